@@ -1,0 +1,54 @@
+"""How long a candidate would take: named features, rankers that learn, rank metrics, model files."""
+
+from tilewright.cost_model.dataset import FAILED, Dataset, DatasetError, TrainingSummary
+from tilewright.cost_model.metrics import (
+    Calibration,
+    Evaluation,
+    MetricError,
+    Score,
+    calibration,
+    evaluate,
+    pairwise_accuracy,
+    recall_at_k,
+    regret_after,
+    top_k_score,
+)
+from tilewright.cost_model.persist import ModelFileError, ModelInfo, load_model, model_info, save_model
+from tilewright.cost_model.ranker import (
+    AbstractRanker,
+    HistGradientRanker,
+    PriorOnly,
+    XGBoostRanker,
+    default_ranker,
+)
+from tilewright.cost_model.schema import Feature, FeatureError, FeatureSchema
+
+__all__ = [
+    "FAILED",
+    "AbstractRanker",
+    "Calibration",
+    "Dataset",
+    "DatasetError",
+    "Evaluation",
+    "Feature",
+    "FeatureError",
+    "FeatureSchema",
+    "HistGradientRanker",
+    "MetricError",
+    "ModelFileError",
+    "ModelInfo",
+    "PriorOnly",
+    "Score",
+    "TrainingSummary",
+    "XGBoostRanker",
+    "calibration",
+    "default_ranker",
+    "evaluate",
+    "load_model",
+    "model_info",
+    "pairwise_accuracy",
+    "recall_at_k",
+    "regret_after",
+    "save_model",
+    "top_k_score",
+]

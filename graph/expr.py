@@ -1,0 +1,376 @@
+"""Scalar expressions: the one language for the body of a stage, an index, a loop bound and a padding predicate.
+
+Design choice: expressions are immutable values with structural equality, so a rewrite returns a new value, a common
+subexpression is found by hashing, and the same node kinds serve the front end (operators), the oracle (NumPy) and the
+code generator. Integer index arithmetic is ordinary expression arithmetic; what is affine is *found* by
+:mod:`tilewright.graph.affine`, not declared.
+
+Grammar::
+
+    e ::= Const(value) | Var(name) | Load(tensor, (e, ...)) | Op(kind, (e, ...))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from tilewright.graph.dtypes import FLOATS, GraphError, check_dtype
+
+Number = bool | int | float
+
+#: Arithmetic on two values of one type.
+BINARY = frozenset({"add", "sub", "mul", "div", "floordiv", "mod", "max", "min", "pow", "fmod"})
+COMPARE = frozenset({"lt", "le", "eq", "ne"})
+LOGICAL = frozenset({"and", "or", "xor"})
+#: Functions of one floating-point value.
+MATHS = frozenset(
+    {
+        "exp", "log", "tanh", "erf", "sigmoid", "sqrt", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan",
+        "sinh", "cosh", "asinh", "acosh", "atanh", "log1p", "expm1",
+    }
+)  # fmt: skip
+ROUNDING = frozenset({"floor", "ceil", "round", "trunc"})
+UNARY = MATHS | ROUNDING | frozenset({"neg", "abs", "not", "isnan", "isinf", "bitnot"})
+BITWISE = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """Base of all expressions. ``a + b``, ``a < b`` (as :meth:`lt`) and so on build :class:`Op` nodes."""
+
+    dtype: str
+
+    def __add__(self, other: Operand) -> Expr:
+        return binary("add", self, other)
+
+    def __radd__(self, other: Operand) -> Expr:
+        return binary("add", other, self)
+
+    def __sub__(self, other: Operand) -> Expr:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Expr:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Expr:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Expr:
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Expr:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Expr:
+        return binary("div", other, self)
+
+    def __floordiv__(self, other: Operand) -> Expr:
+        return binary("floordiv", self, other)
+
+    def __mod__(self, other: Operand) -> Expr:
+        return binary("mod", self, other)
+
+    def __neg__(self) -> Expr:
+        return unary("neg", self)
+
+    def lt(self, other: Operand) -> Expr:
+        """``self < other`` as a bool expression (Python's ``<`` is kept for ordinary comparison)."""
+        return binary("lt", self, other)
+
+    def le(self, other: Operand) -> Expr:
+        """``self <= other``."""
+        return binary("le", self, other)
+
+    def ge(self, other: Operand) -> Expr:
+        """``self >= other``."""
+        return binary("le", other, self)
+
+    def gt(self, other: Operand) -> Expr:
+        """``self > other``."""
+        return binary("lt", other, self)
+
+    def eq(self, other: Operand) -> Expr:
+        """``self == other`` element by element."""
+        return binary("eq", self, other)
+
+
+Operand = Expr | Number
+
+
+@dataclass(frozen=True, slots=True)
+class Const(Expr):
+    """A literal. ``Const('float32', 0.5)``."""
+
+    value: Number = 0
+
+    def __eq__(self, other: object) -> bool:
+        # nan equals nan, and 0.0 differs from -0.0: two constants are equal when they are the same bits
+        return isinstance(other, Const) and self._bits() == other._bits()
+
+    def __hash__(self) -> int:
+        return hash(self._bits())
+
+    def _bits(self) -> tuple[str, str]:
+        return self.dtype, repr(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Var(Expr):
+    """An axis of a stage or a loop variable; always int64."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Expr):
+    """One element of a tensor, at int64 index expressions (one for each dimension)."""
+
+    tensor: str = ""
+    index: tuple[Expr, ...] = ()
+    _hash: int = field(default=0, init=False, compare=False, repr=False)
+
+    def __hash__(self) -> int:
+        if not self._hash:
+            object.__setattr__(self, "_hash", hash((self.dtype, self.tensor, self.index)) or 1)
+        return self._hash
+
+
+@dataclass(frozen=True, slots=True)
+class Op(Expr):
+    """An operation on argument expressions; ``kind`` is one of the names at the top of this module,
+    ``select`` (condition, then, else: the untaken side is not evaluated) or ``cast``."""
+
+    kind: str = ""
+    args: tuple[Expr, ...] = ()
+    _hash: int = field(default=0, init=False, compare=False, repr=False)
+
+    def __hash__(self) -> int:
+        if not self._hash:
+            object.__setattr__(self, "_hash", hash((self.dtype, self.kind, self.args)) or 1)
+        return self._hash
+
+
+def const(value: Number, dtype: str) -> Const:
+    """A literal of ``dtype``; the Python value is converted (``const(1, 'float32').value == 1.0``)."""
+    check_dtype(dtype)
+    if dtype in FLOATS:
+        return Const(dtype, float(value))
+    if dtype == "bool":
+        return Const(dtype, bool(value))
+    if isinstance(value, float) and not value.is_integer():
+        raise GraphError(f"constant of {dtype}: expected a whole number; got {value!r}")
+    return Const(dtype, int(value))
+
+
+def var(name: str) -> Var:
+    """An int64 axis or loop variable."""
+    return Var("int64", name)
+
+
+def index(value: Expr | int) -> Expr:
+    """``value`` as an int64 index expression."""
+    return const(value, "int64") if isinstance(value, int) else value
+
+
+def _pair(a: Operand, b: Operand, kind: str) -> tuple[Expr, Expr]:
+    if isinstance(a, Expr) and isinstance(b, Expr):
+        if a.dtype != b.dtype:
+            raise GraphError(f"{kind}: expected two values of one data type; got {a.dtype} and {b.dtype}; cast one")
+        return a, b
+    if isinstance(a, Expr):
+        assert not isinstance(b, Expr)
+        return a, const(b, a.dtype)
+    if isinstance(b, Expr):
+        return const(a, b.dtype), b
+    raise GraphError(f"{kind}: expected at least one expression; got {a!r} and {b!r}")
+
+
+def binary(kind: str, a: Operand, b: Operand) -> Expr:
+    """Arithmetic, comparison or logic on two values of one type; integer constants fold, ``x+0`` and ``x*1`` vanish."""
+    x, y = _pair(a, b, kind)
+    if kind in COMPARE:
+        result = "bool"
+    elif kind in BINARY or kind in BITWISE or (kind in LOGICAL and x.dtype == "bool"):
+        result = x.dtype
+    else:
+        raise GraphError(f"expected a two-argument operation on {x.dtype}; got {kind!r}")
+    if kind in ("floordiv", "mod") and x.dtype in FLOATS:
+        raise GraphError(f"{kind}: expected integers; got {x.dtype}")
+    if x.dtype == "int64":
+        if isinstance(x, Const) and isinstance(y, Const) and (kind in COMPARE or kind in _FOLD):
+            return _fold(kind, int(x.value), int(y.value), result)
+        if isinstance(y, Const):
+            v = y.value
+            if (kind in ("add", "sub") and v == 0) or (kind in ("mul", "floordiv") and v == 1):
+                return x
+            if (kind == "mul" and v == 0) or (kind == "mod" and v == 1):
+                return const(0, "int64")
+        if isinstance(x, Const) and ((kind == "add" and x.value == 0) or (kind == "mul" and x.value == 1)):
+            return y
+    return Op(result, kind, (x, y))
+
+
+_FOLD: dict[str, Callable[[int, int], int]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
+    "max": max,
+    "min": min,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+}
+
+
+def _fold(kind: str, a: int, b: int, dtype: str) -> Expr:
+    if kind in ("floordiv", "mod") and b == 0:
+        raise GraphError(f"{kind}: division of {a} by the constant zero")
+    return const(_FOLD[kind](a, b), dtype)
+
+
+def unary(kind: str, a: Expr) -> Expr:
+    """A function of one value. Maths and rounding expect a floating-point value."""
+    if kind not in UNARY:
+        raise GraphError(f"expected a one-argument operation; got {kind!r}")
+    if kind in MATHS | ROUNDING | {"isnan", "isinf"} and a.dtype not in FLOATS:
+        raise GraphError(f"{kind}: expected float32 or float64; got {a.dtype}")
+    return Op("bool" if kind in ("isnan", "isinf", "not") else a.dtype, kind, (a,))
+
+
+def maximum(a: Operand, b: Operand) -> Expr:
+    """The larger value; NaN if either is NaN."""
+    return binary("max", a, b)
+
+
+def minimum(a: Operand, b: Operand) -> Expr:
+    """The smaller value; NaN if either is NaN."""
+    return binary("min", a, b)
+
+
+def select(condition: Expr, then: Operand, otherwise: Operand) -> Expr:
+    """``then`` where ``condition`` holds, else ``otherwise``; the untaken side is not evaluated, so it may guard a load."""
+    if condition.dtype != "bool":
+        raise GraphError(f"select: expected a bool condition; got {condition.dtype}")
+    x, y = _pair(then, otherwise, "select")
+    if isinstance(condition, Const):
+        return x if condition.value else y
+    return Op(x.dtype, "select", (condition, x, y))
+
+
+def cast(a: Expr, dtype: str) -> Expr:
+    """``a`` converted to ``dtype`` (float to int truncates towards zero, to bool tests for non-zero)."""
+    check_dtype(dtype)
+    if a.dtype == dtype:
+        return a
+    if isinstance(a, Const) and isinstance(a.value, (bool, int)):
+        return const(bool(a.value) if dtype == "bool" else a.value, dtype)
+    return Op(dtype, "cast", (a,))
+
+
+def all_of(conditions: list[Expr]) -> Expr:
+    """The conjunction; true for an empty list."""
+    result: Expr = const(True, "bool")
+    for c in conditions:
+        if isinstance(c, Const):
+            if not c.value:
+                return c
+            continue
+        result = c if isinstance(result, Const) else binary("and", result, c)
+    return result
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    """Direct sub-expressions."""
+    if isinstance(e, Load):
+        return e.index
+    if isinstance(e, Op):
+        return e.args
+    return ()
+
+
+def walk(e: Expr) -> Iterator[Expr]:
+    """Every distinct sub-expression once, parents before children."""
+    seen: set[Expr] = set()
+    stack = [e]
+    while stack:
+        n = stack.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        yield n
+        stack.extend(reversed(children(n)))
+
+
+def rewrite(e: Expr, rule: Callable[[Expr], Expr | None], memo: dict[Expr, Expr] | None = None) -> Expr:
+    """Rebuild ``e`` bottom-up; where ``rule(node)`` returns a value, that replaces the node (its children are not
+    visited). Shared sub-expressions are rewritten once."""
+    memo = {} if memo is None else memo
+    done = memo.get(e)
+    if done is not None:
+        return done
+    new = rule(e)
+    if new is None:
+        if isinstance(e, Load):
+            new = Load(e.dtype, e.tensor, tuple(rewrite(i, rule, memo) for i in e.index))
+        elif isinstance(e, Op):
+            args = tuple(rewrite(a, rule, memo) for a in e.args)
+            new = e if args == e.args else rebuild(e, args)
+        else:
+            new = e
+    memo[e] = new
+    return new
+
+
+def rebuild(e: Op, args: tuple[Expr, ...]) -> Expr:
+    """The operation of ``e`` on new arguments, folding as the constructors do."""
+    if e.kind == "select":
+        return select(*args)
+    if e.kind == "cast":
+        return cast(args[0], e.dtype)
+    if len(args) == 2:
+        return binary(e.kind, *args)
+    return Op(e.dtype, e.kind, args)
+
+
+def substitute(e: Expr, values: dict[str, Expr]) -> Expr:
+    """Replace variables by name."""
+    return rewrite(e, lambda n: values.get(n.name) if isinstance(n, Var) else None)
+
+
+def loads(e: Expr) -> list[Load]:
+    """Every distinct load, in order of first appearance."""
+    return [n for n in walk(e) if isinstance(n, Load)]
+
+
+def variables(e: Expr) -> set[str]:
+    """Names of the variables ``e`` depends on."""
+    return {n.name for n in walk(e) if isinstance(n, Var)}
+
+
+def show(e: Expr) -> str:
+    """Readable text, as the loop-program printer uses it."""
+    if isinstance(e, Const):
+        if isinstance(e.value, float):
+            return repr(e.value) if math.isfinite(e.value) else f"{e.dtype}({e.value!r})"
+        return str(e.value).lower() if isinstance(e.value, bool) else str(e.value)
+    if isinstance(e, Var):
+        return e.name
+    if isinstance(e, Load):
+        return f"{e.tensor}[{', '.join(show(i) for i in e.index)}]"
+    assert isinstance(e, Op)
+    sign = _SIGNS.get(e.kind)
+    if sign:
+        return f"({show(e.args[0])} {sign} {show(e.args[1])})"
+    name = e.dtype if e.kind == "cast" else e.kind
+    return f"{name}({', '.join(show(a) for a in e.args)})"
+
+
+_SIGNS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "lt": "<", "le": "<=", "eq": "==",
+    "ne": "!=", "and": "and", "or": "or",
+}  # fmt: skip

@@ -1,0 +1,102 @@
+"""Binding the inputs of a model to fixed shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.graph.dtypes import SIZES
+from tilewright.graph.graph import Graph, Tensor
+from tilewright.graph.onnx.context import ImportFailure
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ValueInfoProto
+
+_Dim = int | str
+
+
+def bind_inputs(
+    graph: Graph, proto: GraphProto, shapes: Mapping[str, Sequence[int]], initialized: set[str]
+) -> dict[str, Tensor]:
+    """Declare every input that has no initializer, with the shape of the model or of ``shapes``."""
+    wanted = [i for i in proto.input if i.name not in initialized]
+    unknown = sorted(set(shapes) - {i.name for i in wanted})
+    if unknown:
+        names = ", ".join(i.name for i in wanted) or "none"
+        raise ImportFailure(f"shape for unknown input {unknown[0]!r}: the model's inputs are {names}")
+    declared = {i.name: _dimensions(i) for i in wanted}
+    symbols = _symbols(declared, shapes)
+    bound: dict[str, tuple[int, ...]] = {}
+    unbound: list[str] = []
+    for i in wanted:
+        dims = declared[i.name]
+        if i.name in shapes:
+            bound[i.name] = _checked(i.name, dims, tuple(int(d) for d in shapes[i.name]))
+        elif dims is None:
+            unbound.append(f"{i.name!r} has no shape: give one, for example --shape {i.name}=1,3,224,224")
+        else:
+            full = [symbols.get(d, d) if isinstance(d, str) else d for d in dims]
+            if any(isinstance(d, str) for d in full):
+                text = ", ".join(str(d) for d in dims)
+                example = ",".join(str(d) if isinstance(d, int) else "1" if k == 0 else "N" for k, d in enumerate(full))
+                unbound.append(f"{i.name!r} has dynamic dimensions [{text}]: bind them with --shape {i.name}={example}")
+            bound[i.name] = tuple(d for d in full if isinstance(d, int))
+    if unbound:
+        raise ImportFailure("input " + "; input ".join(unbound))
+    for name, shape in bound.items():
+        if 0 in shape:
+            raise ImportFailure(f"input {name!r} has shape {shape}: an empty tensor has nothing to compute")
+    return {i.name: graph.input(i.name, bound[i.name], _dtype(i)) for i in wanted}
+
+
+def _dimensions(info: ValueInfoProto) -> tuple[_Dim, ...] | None:
+    if not info.type.HasField("tensor_type"):
+        kind = info.type.WhichOneof("value") or "nothing"
+        raise ImportFailure(f"input {info.name!r}: expected a tensor; got {kind.replace('_type', '')}")
+    t = info.type.tensor_type
+    if not t.HasField("shape"):
+        return None
+    return tuple(
+        int(d.dim_value) if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or "?" for d in t.shape.dim
+    )
+
+
+def _dtype(info: ValueInfoProto) -> str:
+    from onnx import TensorProto, helper
+
+    element = info.type.tensor_type.elem_type
+    text = TensorProto.DataType.Name(element).lower()
+    name = "" if text == "string" or element == 0 else np.dtype(helper.tensor_dtype_to_np_dtype(element)).name
+    if name not in SIZES or text not in (name, {"float32": "float", "float64": "double"}.get(name)):
+        raise ImportFailure(f"input {info.name!r}: data type {text} is not supported; convert the model to float32")
+    return name
+
+
+def _symbols(
+    declared: Mapping[str, tuple[_Dim, ...] | None], shapes: Mapping[str, Sequence[int]]
+) -> dict[str, int]:
+    """Sizes of named dimensions that the given shapes agree on; another input of the same symbol gets them too."""
+    seen: dict[str, set[int]] = {}
+    for name, given in shapes.items():
+        dims = declared[name]
+        if dims is not None and len(dims) == len(given):
+            for d, size in zip(dims, given, strict=True):
+                if isinstance(d, str) and d != "?":
+                    seen.setdefault(d, set()).add(int(size))
+    return {d: next(iter(sizes)) for d, sizes in seen.items() if len(sizes) == 1}
+
+
+def _checked(name: str, dims: tuple[_Dim, ...] | None, given: tuple[int, ...]) -> tuple[int, ...]:
+    if dims is None:
+        return given
+    text = ", ".join(str(d) for d in dims)
+    if len(dims) != len(given):
+        raise ImportFailure(f"input {name!r}: expected a shape of {len(dims)} dimensions [{text}]; got {given}")
+    for d, size in zip(dims, given, strict=True):
+        if isinstance(d, int) and d != size:
+            raise ImportFailure(f"input {name!r}: expected a shape that fits [{text}]; got {given}")
+        if size < 1:
+            raise ImportFailure(f"input {name!r}: expected sizes of at least 1; got {given}")
+    return given

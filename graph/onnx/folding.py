@@ -1,0 +1,94 @@
+"""NumPy meaning of the operators that compute shapes. Arrays here may be empty, which tensors of a graph may not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilewright.graph.onnx.context import Node
+
+
+def _axes(n: Node) -> tuple[int, ...] | None:
+    axes = n.axes()
+    return None if axes is None else tuple(axes)
+
+
+def _slice(n: Node, x: Any) -> Any:
+    if n.opset < 10:
+        starts, ends, axes, steps = n.ints("starts") or [], n.ints("ends") or [], n.ints("axes"), None
+    else:
+        starts, ends = n.known_ints(1, "starts"), n.known_ints(2, "ends")
+        axes = n.known_ints(3, "axes") if n.has(3) else None
+        steps = n.known_ints(4, "steps") if n.has(4) else None
+    cut = [slice(None)] * x.ndim
+    for k, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        axis = axes[k] if axes is not None else k
+        step = steps[k] if steps is not None else 1
+        stop = None if step < 0 and end < -x.shape[axis] else end
+        cut[axis] = slice(start, stop, step)
+    return x[tuple(cut)]
+
+
+def _unsqueeze(n: Node, x: Any) -> Any:
+    return np.expand_dims(x, tuple(n.axes() or ()))
+
+
+def _reshape(n: Node, x: Any) -> Any:
+    want = n.known_ints(1, "shape") if n.has(1) else n.ints("shape") or []
+    if not n.flag("allowzero"):
+        want = [x.shape[k] if d == 0 else d for k, d in enumerate(want)]
+    return x.reshape(want)
+
+
+def _divide(_: Node, a: Any, b: Any) -> Any:
+    if a.dtype.kind == "f":
+        return a / b
+    safe = np.where(b == 0, 1, b)
+    return (np.sign(a) * np.sign(safe) * (np.abs(a) // np.abs(safe))).astype(a.dtype)
+
+
+def _cast(n: Node, x: Any) -> Any:
+    from onnx import helper
+
+    return x.astype(helper.tensor_dtype_to_np_dtype(n.int("to", 1)))
+
+
+def _reduce(f: Callable[..., Any]) -> Callable[..., Any]:
+    def run(n: Node, x: Any, *_: Any) -> Any:
+        axes = n.axes()
+        if not axes and n.flag("noop_with_empty_axes"):
+            return x
+        return f(x, axis=tuple(axes) if axes else None, keepdims=n.flag("keepdims", True)).astype(x.dtype)
+
+    return run
+
+
+#: ``(node, *arrays) -> array``; operators that are not here are evaluated through their stages.
+FOLD: dict[str, Callable[..., Any]] = {
+    "Add": lambda n, a, b: a + b,
+    "Sub": lambda n, a, b: a - b,
+    "Mul": lambda n, a, b: a * b,
+    "Div": _divide,
+    "Cast": _cast,
+    "Concat": lambda n, *parts: np.concatenate(parts, n.int("axis", 1)),
+    "Equal": lambda n, a, b: np.equal(a, b),
+    "Expand": lambda n, x, _: np.broadcast_to(
+        x, np.broadcast_shapes(x.shape, tuple(n.known_ints(1, "shape")))
+    ).copy(),  # fmt: skip
+    "Gather": lambda n, x, i: np.take(x, i, axis=n.int("axis", 0)),
+    "Identity": lambda n, x: x,
+    "NonZero": lambda n, x: np.array(np.nonzero(np.atleast_1d(x)), np.int64),
+    "Not": lambda n, x: np.logical_not(x),
+    "ReduceMax": _reduce(np.max),
+    "ReduceMin": _reduce(np.min),
+    "ReduceProd": _reduce(np.prod),
+    "ReduceSum": _reduce(np.sum),
+    "Reshape": _reshape,
+    "Slice": lambda n, x, *_: _slice(n, x),
+    "Squeeze": lambda n, x, *_: np.squeeze(x, _axes(n)),
+    "Transpose": lambda n, x: np.transpose(x, n.ints("perm")),
+    "Unsqueeze": lambda n, x, *_: _unsqueeze(n, x),
+    "Where": lambda n, c, a, b: np.where(c, a, b),
+}

@@ -1,0 +1,115 @@
+"""What the operators share: operands, broadcasting, axis numbers and stages whose reduction axes may vanish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.graph.dtypes import GraphError
+from tilewright.graph.expr import Const, Expr, Load, const, index
+from tilewright.graph.graph import Array, Graph, Tensor
+
+#: What an element-wise operator accepts: a tensor, or a number that takes the tensor's data type.
+Operand = Tensor | bool | int | float
+
+
+def scalar_value(t: Tensor) -> Const | None:
+    """The literal of a constant tensor of one element, else None. Such operands never become loads."""
+    value = t.value
+    if value is None or value.size != 1:
+        return None
+    return const(value.reshape(()).item(), t.dtype)
+
+
+def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The common shape by NumPy's rules."""
+    rank = max((len(s) for s in shapes), default=0)
+    out = [1] * rank
+    for s in shapes:
+        for k, d in enumerate(s, rank - len(s)):
+            if d != 1 and out[k] not in (1, d):
+                raise GraphError(f"broadcast: expected shapes that agree or are 1; got {[tuple(s) for s in shapes]}")
+            out[k] = d if d != 1 else out[k]
+    return tuple(out)
+
+
+def read(t: Tensor, indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
+    """``t`` at the point ``indices`` of a tensor of ``shape`` that ``t`` broadcasts to."""
+    literal = scalar_value(t)
+    if literal is not None:
+        return literal
+    skip = len(shape) - t.rank
+    return t.at([index(0) if d == 1 and shape[k] != 1 else indices[k] for k, d in enumerate(t.shape, skip)])
+
+
+def elementwise(name: str, body: Callable[..., Expr], *operands: Operand) -> Tensor:
+    """One stage that applies ``body`` to the broadcast operands; numbers take the first tensor's data type."""
+    tensors = [o for o in operands if isinstance(o, Tensor)]
+    if not tensors:
+        raise GraphError(f"{name}: expected at least one tensor; got {operands}")
+    shape = broadcast_shape(*(t.shape for t in tensors))
+
+    def cell(*i: Expr) -> Expr:
+        return body(*(read(o, i, shape) if isinstance(o, Tensor) else const(o, tensors[0].dtype) for o in operands))
+
+    return tensors[0].graph.compute(shape, cell, name=name)
+
+
+def reduction(
+    graph: Graph,
+    shape: Sequence[int],
+    extents: Sequence[int],
+    reducer: str,
+    body: Callable[[tuple[Expr, ...], tuple[Expr, ...]], Expr],
+    name: str,
+) -> Tensor:
+    """A stage over ``shape`` that reduces over ``extents``. Reduction axes of extent 1 are dropped (their index is 0), and
+    with none left the stage has no reducer. ``body`` gets the spatial and the reduction indices."""
+    kept = [e for e in extents if e != 1]
+
+    def cell(*i: Expr) -> Expr:
+        rest = iter(i[len(shape) :])
+        return body(i[: len(shape)], tuple(index(0) if e == 1 else next(rest) for e in extents))
+
+    return graph.compute(shape, cell, kept, reducer if kept else None, name)
+
+
+def axis_number(axis: int, rank: int, what: str) -> int:
+    """``axis`` counted from the front; negative axes count from the back."""
+    if not -rank <= axis < max(rank, 1):
+        raise GraphError(f"{what}: expected an axis of -{rank}..{rank - 1}; got {axis}")
+    return axis % rank if rank else 0
+
+
+def axis_numbers(axes: Sequence[int], rank: int, what: str) -> tuple[int, ...]:
+    """Several distinct axes, counted from the front."""
+    out = tuple(axis_number(int(a), rank, what) for a in axes)
+    if len(set(out)) != len(out):
+        raise GraphError(f"{what}: expected distinct axes; got {tuple(axes)}")
+    return out
+
+
+def replace_at(items: Sequence[Any], position: int, value: Any) -> list[Any]:
+    """A copy of ``items`` with one entry replaced."""
+    return [value if k == position else x for k, x in enumerate(items)]
+
+
+def table(graph: Graph, values: object, name: str = "table") -> Tensor:
+    """A small int64 constant that is indexed at run time."""
+    return graph.constant(np.asarray(values, dtype=np.int64), name)
+
+
+def affine_or_table(graph: Graph, values: Array, name: str = "table") -> Callable[[Expr], Expr]:
+    """The map ``i -> values[i]`` as an index expression: affine or a quotient where the numbers are, else a table."""
+    v: Any = values.astype(np.int64)
+    i = np.arange(len(v))
+    start, step = int(v[0]), int(v[1] - v[0]) if len(v) > 1 else 0
+    if np.array_equal(v, start + step * i):
+        return lambda e: e * step + start
+    run = int(np.argmax(v != v[0]))
+    if run > 1 and np.array_equal(v, start + i // run):
+        return lambda e: e // run + start
+    t = table(graph, v, name)
+    return lambda e: Load("int64", t.name, (e,))

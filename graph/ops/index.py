@@ -1,0 +1,134 @@
+"""Operators that read at positions held in a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.graph.dtypes import GraphError
+from tilewright.graph.expr import Const, Expr, Load, cast, const, index, select
+from tilewright.graph.graph import Tensor
+from tilewright.graph.ops.core import affine_or_table, axis_number, read, reduction, replace_at, table
+
+
+def positions(indices: Tensor, size: int, what: str) -> Tensor:
+    """Index tensor as int64 in ``[0, size)``: a constant is checked and made non-negative now, else negative ones wrap
+    at run time (see :func:`wrapped`)."""
+    value: Any = indices.value
+    if value is None:
+        return indices
+    value = value.astype(np.int64)
+    if value.min() < -size or value.max() >= size:
+        raise GraphError(f"{what}: expected indices of -{size}..{size - 1}; got {value.min()}..{value.max()}")
+    return table(indices.graph, np.where(value < 0, value + size, value), "index")
+
+
+def wrapped(e: Expr, size: int, constant: bool) -> Expr:
+    """An index as int64, counted from the end where negative."""
+    e = cast(e, "int64")
+    return e if constant or isinstance(e, Const) else select(e.lt(0), e + size, e)
+
+
+
+def gather(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
+    """``x`` with dimension ``axis`` replaced by the shape of ``indices``."""
+    axis = axis_number(axis, x.rank, "gather")
+    size = x.shape[axis]
+    ids = positions(indices, size, "gather")
+    constant = ids.value is not None
+    shape = (*x.shape[:axis], *ids.shape, *x.shape[axis + 1 :])
+    if constant and ids.rank == 1:
+        assert ids.value is not None
+        at = affine_or_table(x.graph, ids.value, "index")
+        return x.graph.compute(shape, lambda *i: x.at(replace_at(i, axis, at(i[axis]))), name="gather")
+
+    def cell(*i: Expr) -> Expr:
+        inner = i[axis : axis + ids.rank]
+        return x.at([*i[:axis], wrapped(read(ids, inner, ids.shape), size, constant), *i[axis + ids.rank :]])
+
+    return x.graph.compute(shape, cell, name="gather")
+
+
+def gather_elements(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
+    """``out[i] = x[i with axis replaced by indices[i]]``."""
+    axis = axis_number(axis, x.rank, "gather_elements")
+    if indices.rank != x.rank:
+        raise GraphError(f"gather_elements: expected indices of rank {x.rank}; got {indices.shape}")
+    ids = positions(indices, x.shape[axis], "gather_elements")
+    constant = ids.value is not None
+    return x.graph.compute(
+        ids.shape,
+        lambda *i: x.at(replace_at(i, axis, wrapped(ids.at(i), x.shape[axis], constant))),
+        name="gather_elements",
+    )
+
+
+def gather_nd(x: Tensor, indices: Tensor, batch_dims: int = 0) -> Tensor:
+    """Read slices of ``x`` at the index tuples in the last dimension of ``indices``."""
+    depth = indices.shape[-1]
+    if batch_dims + depth > x.rank or x.shape[:batch_dims] != indices.shape[:batch_dims]:
+        raise GraphError(f"gather_nd: expected index tuples that fit {x.shape}; got {indices.shape}, {batch_dims} batch")
+    outer = indices.shape[:-1]
+
+    def cell(*i: Expr) -> Expr:
+        lead = i[: len(outer)]
+        place = [
+            wrapped(Load(indices.dtype, indices.name, (*lead, index(k))), x.shape[batch_dims + k], constant=False)
+            for k in range(depth)
+        ]
+        return x.at([*i[:batch_dims], *place, *i[len(outer) :]])
+
+    return x.graph.compute((*outer, *x.shape[batch_dims + depth :]), cell, name="gather_nd")
+
+
+def scatter_constant(x: Tensor, updates: Tensor, target: Any, reduction: str = "none") -> Tensor:
+    """``x`` with element ``target[k]`` (a flat position, NumPy int64) replaced by element ``k`` of ``updates``. The
+    positions are known now, so the result is a select on a table of where each element comes from."""
+    if reduction != "none":
+        raise GraphError(f"scatter: expected reduction 'none'; got {reduction!r}")
+    source = np.full(x.type.size, -1, np.int64)
+    source[np.asarray(target).reshape(-1)] = np.arange(updates.type.size)
+    where = table(x.graph, source.reshape(x.shape), "scatter_source")
+    flat = x.graph.view(updates, (updates.type.size,))
+    return x.graph.compute(
+        x.shape, lambda *i: select(where.at(i).ge(0), flat[where.at(i)], x.at(i)), name="scatter"
+    )  # fmt: skip
+
+
+def one_hot(indices: Tensor, depth: int, off: Tensor, on: Tensor, axis: int = -1) -> Tensor:
+    """``on`` where the new dimension ``axis`` equals the index (negative ones count from the end), else ``off``."""
+    axis = axis_number(axis, indices.rank + 1, "one_hot")
+    shape = (*indices.shape[:axis], depth, *indices.shape[axis:])
+
+    def cell(*i: Expr) -> Expr:
+        at = wrapped(indices.at([*i[:axis], *i[axis + 1 :]]), depth, constant=False)
+        return select(at.eq(i[axis]), read(on, (), ()), read(off, (), ()))
+
+    return indices.graph.compute(shape, cell, name="one_hot")
+
+
+def top_k(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+    """The ``k`` first elements along ``axis`` in sorted order, and their positions. Each element's rank is counted against
+    all others, so the work grows with the square of the axis."""
+    axis = axis_number(axis, x.rank, "top_k")
+    n = x.shape[axis]
+    if not 1 <= k <= n:
+        raise GraphError(f"top_k: expected k of 1..{n}; got {k}")
+
+    def beats(i: tuple[Expr, ...], r: tuple[Expr, ...]) -> Expr:
+        me, other = x.at(i), x.at(replace_at(i, axis, r[0]))
+        better = other.gt(me) if largest else other.lt(me)
+        tie = other.eq(me)
+        earlier = r[0].lt(i[axis])
+        return cast(select(better, const(True, "bool"), select(tie, earlier, const(False, "bool"))), "int64")
+
+    rank = reduction(x.graph, x.shape, (n,), "sum", beats, "rank")
+
+    def position(i: tuple[Expr, ...], r: tuple[Expr, ...]) -> Expr:
+        return select(rank.at(replace_at(i, axis, r[0])).eq(i[axis]), r[0], index(0))
+
+    shape: Sequence[int] = replace_at(x.shape, axis, k)
+    where = reduction(x.graph, shape, (n,), "max", position, "top_k_index")
+    return gather_elements(x, where, axis), where

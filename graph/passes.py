@@ -1,0 +1,263 @@
+"""Passes: graph in, new graph out, with the same inputs, outputs and values.
+
+They look at stages, never at operator names, so they work for whatever importer or user wrote the graph.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tilewright.graph.affine import Affine, affine, make
+from tilewright.graph.dtypes import FLOATS, SIZES, numpy_dtype
+from tilewright.graph.evaluate import evaluate_nodes
+from tilewright.graph.expr import Const, Expr, Load, Op, Var, binary, cast, const, loads, rewrite, substitute
+from tilewright.graph.graph import Array, Graph
+from tilewright.graph.stage import Node, Stage, TensorType, View
+
+#: Results larger than this stay computed at run time.
+FOLD_LIMIT = 64 << 20
+
+
+def rebuilt(
+    graph: Graph, nodes: Iterable[Node], constants: Mapping[str, Array], renamed: Mapping[str, str] | None = None
+) -> Graph:
+    """A graph with the inputs and outputs of ``graph`` over other nodes and constants; ``renamed`` maps a tensor that is
+    gone to the one that replaces it."""
+    renamed = renamed or {}
+    new = Graph(inputs=list(graph.inputs), constants=dict(constants), output_names=list(graph.output_names))
+    new.types = {i: graph.types[i] for i in graph.inputs}
+    new.types.update({c: TensorType(tuple(a.shape), a.dtype.name) for c, a in constants.items()})
+    for n in nodes:
+        new.nodes.append(n)
+        new.types[n.output] = n.type
+    new.outputs = [renamed.get(o, o) for o in graph.outputs]
+    return new
+
+
+def retargeted(node: Node, renamed: Mapping[str, str]) -> Node:
+    """``node`` reading the replacements of the tensors it reads."""
+    if not any(s in renamed for s in node.sources):
+        return node
+    if isinstance(node, View):
+        return View(node.output, renamed[node.source], node.type, node.origin)
+    return with_body(node, rename_loads(node.body, renamed))
+
+
+def rename_loads(e: Expr, renamed: Mapping[str, str]) -> Expr:
+    """``e`` with tensors replaced by name; shapes must agree."""
+
+    def rule(n: Expr) -> Expr | None:
+        if isinstance(n, Load) and n.tensor in renamed:
+            return Load(n.dtype, renamed[n.tensor], tuple(rename_loads(i, renamed) for i in n.index))
+        return None
+
+    return rewrite(e, rule)
+
+
+def with_body(s: Stage, body: Expr) -> Stage:
+    """``s`` with another body."""
+    return Stage(s.output, s.axes, body, s.reduce, s.reducer, s.origin)
+
+
+def eliminate_dead(graph: Graph) -> Graph:
+    """Drop nodes and constants that no output depends on. Inputs stay."""
+    live = set(graph.outputs)
+    kept: list[Node] = []
+    for n in reversed(graph.nodes):
+        if n.output in live:
+            kept.append(n)
+            live.update(n.sources)
+    return rebuilt(graph, reversed(kept), {c: a for c, a in graph.constants.items() if c in live})
+
+
+def fold_constants(graph: Graph, limit: int = FOLD_LIMIT) -> Graph:
+    """Compute now what depends on constants only, rounding each result to its type once."""
+    constants = dict(graph.constants)
+    kept: list[Node] = []
+    for n in graph.nodes:
+        if n.type.nbytes <= limit and all(s in constants for s in n.sources):
+            values: dict[str, Array] = {}
+            for s in n.sources:
+                wide = constants[s].dtype.kind == "f"
+                values[s] = constants[s].astype(np.float64) if wide else constants[s]
+            evaluate_nodes([n], values)
+            with np.errstate(all="ignore"):
+                result = values[n.output].astype(numpy_dtype(n.type.dtype))
+            constants[n.output] = np.ascontiguousarray(result).reshape(n.type.shape)
+        else:
+            kept.append(n)
+    return eliminate_dead(rebuilt(graph, kept, constants))
+
+
+def common_subexpressions(graph: Graph) -> Graph:
+    """Keep one of several nodes, or constants, that are equal but for their names."""
+    renamed: dict[str, str] = {}
+    seen: dict[Any, str] = {}
+    for name, array in graph.constants.items():
+        digest = hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).digest()
+        first = seen.setdefault((array.shape, array.dtype.name, digest), name)
+        if first != name:
+            renamed[name] = first
+    kept: list[Node] = []
+    for old in graph.nodes:
+        n = retargeted(old, renamed)
+        key: Any
+        if isinstance(n, View):
+            key = ("view", n.source, n.type.shape)
+        else:
+            key = (n.axes, n.reduce, n.reducer, n.body)
+        first = seen.setdefault(key, n.output)
+        if first != n.output:
+            renamed[n.output] = first
+        else:
+            kept.append(n)
+    constants = {c: a for c, a in graph.constants.items() if c not in renamed}
+    return rebuilt(graph, kept, constants, renamed)
+
+
+def simplify(graph: Graph) -> Graph:
+    """Algebraic clean-up: ``x * 1``, ``x + 0``, stages that only copy, views of views, moves of moves, and loads from
+    constants whose elements are all equal."""
+    constants = graph.constants
+    uniform = {c: v for c, a in constants.items() if (v := _uniform(a)) is not None}
+    renamed: dict[str, str] = {}
+    made: dict[str, Node] = {}
+    outputs = set(graph.outputs)
+    for old in graph.nodes:
+        n = retargeted(old, renamed)
+        if isinstance(n, Stage):
+            n = _simplify_stage(n, made, uniform)
+            n = _as_view(n, graph.types) or n
+        if isinstance(n, View):
+            source = made.get(n.source)
+            if isinstance(source, View):
+                n = View(n.output, source.source, n.type, n.origin)
+            same = graph.types[n.source] == n.type
+            if same and not (n.output in outputs and n.source in graph.inputs):
+                renamed[n.output] = n.source
+                continue
+        made[n.output] = n
+    return eliminate_dead(rebuilt(graph, made.values(), constants, renamed))
+
+
+def _uniform(a: Array) -> Const | None:
+    flat = a.reshape(-1)
+    if flat.size == 0 or flat[0] != flat[-1] or not (flat == flat[0]).all():
+        return None
+    return const(flat[0].item(), a.dtype.name)
+
+
+def _simplify_stage(s: Stage, made: Mapping[str, Node], uniform: Mapping[str, Const]) -> Stage:
+    moves = {}
+    for t in s.sources:
+        p = made.get(t)
+        if isinstance(p, Stage) and not p.reduce and isinstance(p.body, Load):
+            moves[t] = p
+
+    def rule(e: Expr) -> Expr | None:
+        if not isinstance(e, Load):
+            return None
+        if e.tensor in uniform and not s.reduce:
+            return uniform[e.tensor]
+        p = moves.get(e.tensor)
+        if p is None or not isinstance(s.body, Load):
+            return None
+        return substitute(p.body, {a: i for (a, _), i in zip(p.axes, e.index, strict=True)})
+
+    body = rewrite(s.body, rule)
+    body = _algebra(body)
+    return s if body == s.body else with_body(s, body)
+
+
+def _algebra(e: Expr) -> Expr:
+    memo: dict[Expr, Expr] = {}
+
+    def go(n: Expr) -> Expr:
+        done = memo.get(n)
+        if done is None:
+            done = memo[n] = _rule(n if not isinstance(n, Op) else Op(n.dtype, n.kind, tuple(go(a) for a in n.args)))
+        return done
+
+    return go(e)
+
+
+def _is(e: Expr, value: float) -> bool:
+    return isinstance(e, Const) and e.value == value
+
+
+def _rule(e: Expr) -> Expr:
+    if not isinstance(e, Op):
+        return e
+    a = e.args
+    if e.kind in ("mul", "div") and _is(a[1], 1):
+        return a[0]
+    if e.kind in ("add", "sub") and _is(a[1], 0):
+        return a[0]
+    if (e.kind == "mul" and _is(a[0], 1)) or (e.kind == "add" and _is(a[0], 0)):
+        return a[1]
+    if e.kind == "neg" and isinstance(a[0], Op) and a[0].kind == "neg":
+        return a[0].args[0]
+    if e.kind == "cast":
+        if isinstance(a[0], Const):
+            return _cast_constant(a[0], e)
+        if a[0].dtype == e.dtype:
+            return a[0]
+    if e.kind == "select":
+        if isinstance(a[0], Const):
+            return a[1] if a[0].value else a[2]
+        if a[1] == a[2]:
+            return a[1]
+    return e
+
+
+def _cast_constant(c: Const, e: Op) -> Expr:
+    if e.dtype in FLOATS and isinstance(c.value, float):
+        return const(float(np.float32(c.value)) if e.dtype == "float32" else c.value, e.dtype)
+    return cast(c, e.dtype)
+
+
+def _as_view(s: Stage, types: Mapping[str, TensorType]) -> View | None:
+    """The view that equals ``s``, where it only copies all elements in order."""
+    if s.reduce or not isinstance(s.body, Load):
+        return None
+    source = types[s.body.tensor]
+    if source.size != s.type.size or source.dtype != s.body.dtype:
+        return None
+    ranges = {a: (0, e - 1) for a, e in s.axes}
+    flat = Affine((), 0)
+    for i, stride in zip(s.body.index, source.strides, strict=True):
+        form = affine(i, ranges)
+        if form is None:
+            return None
+        flat = flat + form.scale(stride)
+    moving = {a for a, e in s.axes if e > 1}
+    flat = make({v: c for v, c in flat.terms if v in moving}, flat.const)
+    want = make({a: stride for (a, _), stride in zip(s.axes, s.type.strides, strict=True) if a in moving}, 0)
+    return View(s.output, s.body.tensor, s.type, s.origin) if flat == want else None
+
+
+def optimise(graph: Graph) -> Graph:
+    """All passes, in the order that lets each see the result of the one before."""
+    from tilewright.graph.scaling import fold_scaling
+
+    for step in (eliminate_dead, fold_constants, simplify, fold_constants, common_subexpressions, fold_scaling,
+                 simplify, common_subexpressions, eliminate_dead):  # fmt: skip
+        graph = step(graph)
+    return graph
+
+
+def count(graph: Graph) -> dict[str, int]:
+    """How many stages with and without a reduction, views, and bytes of constants a graph has."""
+    stages = [n for n in graph.nodes if isinstance(n, Stage)]
+    return {
+        "reductions": sum(bool(s.reduce) for s in stages),
+        "maps": sum(not s.reduce for s in stages),
+        "views": len(graph.nodes) - len(stages),
+        "constant_bytes": sum(a.size * SIZES[a.dtype.name] for a in graph.constants.values()),
+    }
+
+

@@ -1,0 +1,149 @@
+"""Stages: index notation. One stage defines one tensor, element by element, from other tensors.
+
+    c[i, j] = sum(a[i, k] * b[k, j] for k in range(K))
+
+is ``Stage('c', axes=(('i', M), ('j', N)), reduce=(('k', K),), reducer='sum', body=a[i, k] * b[k, j])``. Every operator is a
+function of a few lines that returns stages; nothing after this module looks at operator names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilewright.graph.dtypes import FLOATS, SIZES, GraphError, check_dtype, int_range
+from tilewright.graph.expr import Const, Expr, Load, const, loads, variables
+
+#: What a reduction starts from. ``max``/``min`` start from the smallest/largest value of the type.
+REDUCERS = ("sum", "prod", "max", "min")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Shape and data type. Sizes are positive ints: dynamic dimensions are bound before a graph is built."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        check_dtype(self.dtype)
+        for d in self.shape:
+            if not isinstance(d, int) or isinstance(d, bool) or d < 1:
+                raise GraphError(
+                    f"tensor shape {self.shape}: expected sizes of at least 1; got {d!r} (zero-size tensors have nothing "
+                    "to compute and are not supported)"
+                )
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        n = 1
+        for d in self.shape:
+            n *= d
+        return n
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of storage."""
+        return self.size * SIZES[self.dtype]
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Row-major strides, in elements."""
+        out: list[int] = []
+        n = 1
+        for d in reversed(self.shape):
+            out.append(n)
+            n *= d
+        return tuple(reversed(out))
+
+
+Axes = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """``output[axes] = reducer over reduce axes of body``; without a reducer, ``output[axes] = body``.
+
+    The output is indexed by its axes in order, so its shape is the extents of ``axes``. ``origin`` is a label for people
+    (the model's node name); it is no part of the meaning and not compared.
+    """
+
+    output: str
+    axes: Axes
+    body: Expr
+    reduce: Axes = ()
+    reducer: str | None = None
+    origin: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        names = [n for n, _ in self.axes + self.reduce]
+        if len(set(names)) != len(names):
+            raise GraphError(f"stage {self.output}: expected distinct axis names; got {names}")
+        for n, extent in self.axes + self.reduce:
+            if extent < 1:
+                raise GraphError(f"stage {self.output}: expected an extent of at least 1 for axis {n}; got {extent}")
+        if bool(self.reduce) != (self.reducer is not None):
+            raise GraphError(f"stage {self.output}: expected a reducer exactly when there are reduction axes")
+        if self.reducer is not None and self.reducer not in REDUCERS:
+            raise GraphError(f"stage {self.output}: expected a reducer of {', '.join(REDUCERS)}; got {self.reducer!r}")
+        unknown = variables(self.body) - set(names)
+        if unknown:
+            raise GraphError(f"stage {self.output}: body uses {sorted(unknown)}, which are no axes of it ({names})")
+
+    @property
+    def type(self) -> TensorType:
+        """Type of the tensor this stage defines."""
+        return TensorType(tuple(e for _, e in self.axes), self.body.dtype)
+
+    @property
+    def sources(self) -> list[str]:
+        """Names of the tensors read, in order of first appearance."""
+        return list(dict.fromkeys(load.tensor for load in loads(self.body)))
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """Extent of every axis, spatial and reduction."""
+        return dict(self.axes + self.reduce)
+
+    @property
+    def points(self) -> int:
+        """Number of times the body is evaluated."""
+        n = 1
+        for _, e in self.axes + self.reduce:
+            n *= e
+        return n
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """``output`` is ``source`` with another shape: the same elements in the same order, no copy."""
+
+    output: str
+    source: str
+    type: TensorType
+    origin: str = field(default="", compare=False)
+
+    @property
+    def sources(self) -> list[str]:
+        """The one tensor that is viewed."""
+        return [self.source]
+
+
+Node = Stage | View
+
+
+def identity(reducer: str, dtype: str) -> Const:
+    """The value a reduction starts from."""
+    if reducer == "sum":
+        return const(0, dtype)
+    if reducer == "prod":
+        return const(1, dtype)
+    if dtype in FLOATS:
+        return const(float("-inf") if reducer == "max" else float("inf"), dtype)
+    low, high = int_range(dtype)
+    return const(low if reducer == "max" else high, dtype)
+
+
+def load(tensor: str, dtype: str, *index: Expr) -> Load:
+    """An element of a tensor."""
+    return Load(dtype, tensor, index)

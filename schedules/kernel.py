@@ -1,0 +1,108 @@
+"""A workload, a schedule and a target: a callable kernel."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.graph.dtypes import numpy_dtype
+from tilewright.graph.workload import Workload
+from tilewright.schedules import jit
+from tilewright.schedules.apply import apply
+from tilewright.schedules.lower import Layout, Lowered, lower, module
+from tilewright.schedules.nest import Program
+from tilewright.schedules.steps import Schedule
+from tilewright.schedules.target import Target
+
+NAME = "kernel"
+
+
+@dataclass(frozen=True)
+class Built:
+    """Text of one kernel: its loop program and its LLVM IR."""
+
+    workload: Workload
+    schedule: Schedule
+    target: Target
+    program: Program
+    lowered: Lowered
+
+    @property
+    def layout(self) -> Layout:
+        """What the kernel's ``args`` point to."""
+        return self.lowered.layout
+
+
+def build(workload: Workload, schedule: Schedule, target: Target, name: str = NAME) -> Built:
+    """Apply and lower a schedule. Raises ScheduleError if the schedule does not fit the workload."""
+    program = apply(workload, schedule)
+    return Built(workload, schedule, target, program, lower(program, name, target.threads))
+
+
+def aligned(nbytes: int, align: int = 64) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Uninitialised bytes at an aligned address, with some slack behind."""
+    raw = np.empty(nbytes + align + 64, dtype=np.uint8)
+    start = -raw.ctypes.data % align
+    return raw[start : start + nbytes]
+
+
+class Kernel:
+    """Machine code of one workload with its scratch buffers. Not thread-safe: one call at a time."""
+
+    def __init__(self, built: Built) -> None:
+        self.built = built
+        text = module([built.lowered])
+        self.code = jit.compile_text(text, built.target)
+        self._run = self.code.function(NAME)
+        self._prepare = self.code.function(f"{NAME}.prepare")
+        layout = built.layout
+        w = built.workload
+        self._external = {n for n, _, _ in w.inputs} | {w.output}
+        self._own = {
+            n: aligned(size) for n, size in zip(layout.names, layout.nbytes, strict=True) if n not in self._external
+        }
+        self._thread = aligned(max(64, layout.thread_bytes * built.target.threads))
+        self._args = (ctypes.c_void_p * (len(layout.names) + 1))()
+        self._args[len(layout.names)] = self._thread.ctypes.data
+        for k, n in enumerate(layout.names):
+            if n in self._own:
+                self._args[k] = self._own[n].ctypes.data
+        self._keep: dict[str, Any] = {}
+
+    @property
+    def args_address(self) -> int:
+        """Address of the bound ``args``, for a timing loop in machine code."""
+        return ctypes.addressof(self._args)
+
+    def bind(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Point the kernel at contiguous arrays for its inputs and its output, and pack constants."""
+        types = self.built.workload.types
+        for k, n in enumerate(self.built.layout.names):
+            if n not in self._external:
+                continue
+            a = arrays[n]
+            expected = types[n]
+            if tuple(a.shape) != expected.shape or a.dtype != numpy_dtype(expected.dtype) or not a.flags.c_contiguous:
+                raise ValueError(
+                    f"tensor {n}: expected a contiguous {expected.dtype} array of shape {expected.shape}; got {a.dtype} "
+                    f"{tuple(a.shape)}"
+                )
+            self._args[k] = a.ctypes.data
+            self._keep[n] = a
+        self._prepare(self.args_address)
+
+    def run(self) -> None:
+        """One call on the bound arrays."""
+        self._run(self.args_address)
+
+    def __call__(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+        """Bind inputs, allocate the output, run."""
+        t = self.built.workload.types[self.built.workload.output]
+        out = aligned(t.nbytes).view(numpy_dtype(t.dtype)).reshape(t.shape)
+        self.bind({**arrays, self.built.workload.output: out})
+        self.run()
+        return out

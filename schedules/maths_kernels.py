@@ -1,0 +1,223 @@
+"""The float32 kernels: one Python function writes the body of one vector function.
+
+Method. Arguments are reduced exactly (Cody-Waite: a constant is split so that its large part times the
+quotient is exact), then a minimax polynomial is evaluated with fused multiply-adds, in float32 wherever 4 ulp
+allows. The polynomials were fitted for this file by the Remez exchange at 40 digits, on the interval and with
+the weight given beside each, and rounded to float32; the power of two is the error before that rounding.
+
+There is no branch and no table: cases are both computed and one selected, so a kernel costs the same for any
+argument. Every intermediate that could overflow or lose a subnormal is scaled instead.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tilewright.schedules.maths_emit import DOUBLE, FLOAT, Emitter, Value
+
+LOG2_E: Final = 1.4426950408889634
+LN2: Final = 0.6931471805599453
+LN2_HIGH: Final = 0.693145751953125  # 15 bits: exact times any exponent
+LN2_LOW: Final = 1.4286068203094173e-06  # the rest of ln 2
+SMALLEST_NORMAL: Final = 2.0**-126
+LARGEST: Final = 3.4028234663852886e38
+INF: Final = float("inf")
+NAN: Final = float("nan")
+ROUND: Final = 1.5 * 2.0**23  # adding it rounds a float32 to an integer and leaves that in the low bits
+ROUND_DOUBLE: Final = 1.5 * 2.0**52
+
+# exp(r) = 1 + r + r^2 P(r), |r| <= ln 2, relative to exp(r): 2^-26.1
+EXP_WIDE = (0.5000003576278687, 0.16666613519191742, 0.04166125878691673, 0.008336111903190613,
+            0.0014104676665738225, 0.0001961105444934219)  # fmt: skip
+# expm1(r) = r + r^2 P(r), |r| <= ln(2)/2, relative to r: 2^-26.2
+EXPM1 = (0.5, 0.16666541993618011, 0.04166628047823906, 0.008366639725863934, 0.0013946532271802425)
+# 2^r = 1 + r P(r), |r| <= 1, relative to 2^r: 2^-26.4
+EXP2_WIDE = (0.6931472420692444, 0.24022673070430756, 0.05550379678606987, 0.00961671955883503,
+             0.0013339490396901965, 0.00015653664013370872, 1.5030617760203313e-05)  # fmt: skip
+# log(1 + f) = f - f^2/2 + f^3 P(f), |f| <= 1/3, relative to f: 2^-27.6
+LOG = (0.33333224058151245, -0.24999688565731049, 0.20010042190551758, -0.16685478389263153,
+       0.1401093602180481, -0.1211496964097023, 0.13962389528751373, -0.13192270696163177)  # fmt: skip
+# -log(erfc(x)) = x P(x), 0 <= x <= 3.95, relative to erf(x): 2^-27.9
+ERF = (1.128379225730896, 0.6366193890571594, 0.10277772694826126, -0.019152721390128136,
+       -0.00016097768093459308, 0.0016675691585987806, -0.0006331158801913261, 0.00011771546269301325,
+       -9.26417578739347e-06)  # fmt: skip
+# Double precision, for pow. log2(m) = s P(s^2), s = (m-1)/(m+1), 1/sqrt 2 <= m <= sqrt 2: 2^-43.6
+LOG2_DOUBLE = (2.8853900817778495, 0.9617966941141246, 0.5770779421394624, 0.4122092747401029,
+               0.3199047976883936, 0.28291277108928264)  # fmt: skip
+# 2^r = P(r), |r| <= 1/2: 2^-29.0
+EXP2_DOUBLE = (1.0000000005584329, 0.69314720588674, 0.24022646869220507, 0.05550328450224163,
+               0.009618490263959488, 0.0013400063603517722, 0.00015345728161056196)  # fmt: skip
+
+
+def scaled_exp(e: Emitter, x: Value, lowest: float | None, highest: float | None) -> tuple[Value, Value]:
+    """(p, s) with exp(x) = p * s * s.
+
+    The quotient counts in steps of 2 ln 2, so s = 2^m is always a normal number and its bits are those of the
+    rounding sum moved into place (the sum carries the exponent bias); the last product alone rounds to
+    a subnormal or overflows. `lowest`/`highest` clamp x to where exp is already 0 or infinite.
+    """
+    if highest is not None:
+        x = e.at_most(x, highest)
+    if lowest is not None:
+        x = e.at_least(x, lowest)
+    shifted = e.fma(x, LOG2_E / 2, ROUND + 127)
+    m = shifted - (ROUND + 127)
+    r = e.fma(m, -2 * LN2_LOW, e.fma(m, -2 * LN2_HIGH, x))
+    p = e.fma(r, e.fma(r, e.horner(r, EXP_WIDE), 1.0), 1.0)
+    return p, (shifted.bits() << 23).as_float()
+
+
+def exp(e: Emitter, x: Value) -> Value:
+    p, s = scaled_exp(e, x, -104.0, 89.0)
+    return p * s * s
+
+
+def exp2(e: Emitter, x: Value) -> Value:
+    x = e.at_least(e.at_most(x, 129.0), -151.0)
+    shifted = e.fma(x, 0.5, ROUND + 127)
+    r = e.fma(shifted - (ROUND + 127), -2.0, x)
+    s = (shifted.bits() << 23).as_float()
+    return e.fma(r, e.horner(r, EXP2_WIDE), 1.0) * s * s
+
+
+def _expm1_parts(e: Emitter, x: Value, scale: float, bias: int) -> tuple[Value, Value]:
+    """(q, s) with expm1(scale * x) = 2^k q + (2^k - 1) and s = 2^(k + bias - 127); `scale` is +-1 or +-2."""
+    shifted = e.fma(x, scale * LOG2_E, ROUND + bias)
+    k = shifted - (ROUND + bias)
+    r = e.fma(k, -LN2_LOW / scale, e.fma(k, -LN2_HIGH / scale, x))
+    if scale != 1.0:
+        r = r * scale
+    q = e.fma(r * r, e.horner(r, EXPM1), r)
+    return q, (shifted.bits() << 23).as_float()
+
+
+def expm1(e: Emitter, x: Value) -> Value:
+    # Half the answer first: 2^128 is not a float, yet expm1 is finite there.
+    clamped = e.at_least(e.at_most(x, 89.0), -20.0)
+    q, half = _expm1_parts(e, clamped, 1.0, 126)
+    answer = e.fma(half, q, half - 0.5) * 2.0
+    return e.select(e.magnitude(x) < 2.0**-26, x, answer)  # keeps -0 and the last bit of subnormals
+
+
+def tanh(e: Emitter, x: Value) -> Value:
+    # expm1(2|x|) / (expm1(2|x|) + 2): no cancellation near 0, and at most 1. It is 1 from 9.02 on.
+    q, s = _expm1_parts(e, e.at_most(e.magnitude(x), 10.0), 2.0, 127)
+    t = e.fma(s, q, s - 1.0)
+    return e.with_sign(t / (t + 2.0), e.sign_bit(x))
+
+
+def erf(e: Emitter, x: Value) -> Value:
+    # -expm1(log(erfc(|x|))): full relative accuracy down to 0. It is 1 from 3.92 on.
+    a = e.at_most(e.magnitude(x), 3.95)
+    q, s = _expm1_parts(e, a * e.horner(a, ERF), -1.0, 127)
+    return e.with_sign(e.fma(-s, q, 1.0 - s), e.sign_bit(x))
+
+
+def sigmoid(e: Emitter, x: Value) -> Value:
+    # With t = exp(-|x|): 1 / (1 + t) for x >= 0 and t / (1 + t) below, so small answers keep all bits.
+    p, s = scaled_exp(e, -e.magnitude(x), -104.0, None)
+    t = p * s * s
+    return e.select(x < 0.0, t, 1.0) / (t + 1.0)
+
+
+def _split(e: Emitter, x: Value, pivot_bits: int) -> tuple[Value, Value]:
+    """(k, m): x = 2^k m for a positive normal x, k an integer vector and m in [pivot, 2 pivot)."""
+    bits = x.bits()
+    power = (bits - pivot_bits) & -(1 << 23)
+    return power >> 23, (bits - power).as_float()
+
+
+TWO_THIRDS_BITS: Final = 0x3F2AAAAB
+SQRT_HALF_BITS: Final = 0x3F3504F3
+
+
+def _log_mantissa(e: Emitter, f: Value) -> Value:
+    """log(1 + f) - f for f in [-1/3, 1/3]."""
+    return f * f * e.fma(f, e.horner(f, LOG), -0.5)
+
+
+def _log_scaled(e: Emitter, x: Value, pivot_bits: int = TWO_THIRDS_BITS) -> tuple[Value, Value]:
+    """(k, m) as floats, also for subnormal x."""
+    small = x < SMALLEST_NORMAL
+    k, m = _split(e, e.select(small, x * 2.0**23, x), pivot_bits)
+    k_float = e.convert("sitofp", k, FLOAT)
+    return k_float + e.select(small, e.as_value(-23.0, FLOAT), 0.0), m
+
+
+def _log_edges(e: Emitter, x: Value, zero: float, answer: Value) -> Value:
+    """Infinity and NaN map to themselves, `zero` to -inf, and anything below it to NaN."""
+    answer = e.select(x < INF, answer, x)
+    answer = e.select(x.compare("oeq", zero), -INF, answer)
+    return e.select(x < zero, NAN, answer)
+
+
+def _add_log2(e: Emitter, k: Value, f: Value, tail: Value) -> Value:
+    """k ln 2 + f + tail, smallest first."""
+    return e.fma(k, LN2_HIGH, e.fma(k, LN2_LOW, tail) + f)
+
+
+def log(e: Emitter, x: Value) -> Value:
+    k, m = _log_scaled(e, x)
+    f = m - 1.0
+    return _log_edges(e, x, 0.0, _add_log2(e, k, f, _log_mantissa(e, f)))
+
+
+def log2(e: Emitter, x: Value) -> Value:
+    k, m = _log_scaled(e, x)
+    f = m - 1.0
+    return _log_edges(e, x, 0.0, e.fma(_log_mantissa(e, f) + f, LOG2_E, k))
+
+
+def log1p_finite(e: Emitter, x: Value) -> Value:
+    """log(1 + x) for finite x > -1; the rounding error of 1 + x is put back, scaled like the mantissa."""
+    u = x + 1.0
+    back = u - x
+    lost = (x - (u - back)) + (1.0 - back)
+    k, m = _split(e, u, TWO_THIRDS_BITS)
+    # From k = 127 on, `lost` no longer matters and 2^-k may be 0.
+    shrink = ((127 - e.select(k.compare("slt", 127), k, 127)) << 23).as_float()
+    f = e.fma(lost, shrink, m - 1.0)
+    return _add_log2(e, e.convert("sitofp", k, FLOAT), f, _log_mantissa(e, f))
+
+
+def log1p(e: Emitter, x: Value) -> Value:
+    answer = _log_edges(e, x, -1.0, log1p_finite(e, x))
+    return e.select(e.magnitude(x) < 2.0**-26, x, answer)  # keeps -0
+
+
+def softplus(e: Emitter, x: Value) -> Value:
+    p, s = scaled_exp(e, -e.magnitude(x), -104.0, None)
+    t = log1p_finite(e, p * s * s)
+    answer = e.select(x > 0.0, x, 0.0) + t
+    return e.select(x.compare("uno", x), x, answer)
+
+
+def sqrt(e: Emitter, x: Value) -> Value:
+    return e.intrinsic("sqrt", x)
+
+
+def rsqrt(e: Emitter, x: Value) -> Value:
+    return 1.0 / e.intrinsic("sqrt", x)
+
+
+def pow(e: Emitter, x: Value, y: Value) -> Value:
+    """exp2(y log2 |x|) in double, then C99's table of special cases."""
+    a = e.magnitude(x)
+    k, m = _log_scaled(e, a, SQRT_HALF_BITS)
+    k = e.select(a.compare("oeq", 0.0), -INF, e.select(a.compare("oeq", INF), INF, k))
+    wide = e.convert("fpext", m, DOUBLE)
+    s = (wide - 1.0) / (wide + 1.0)
+    log2_a = e.fma(s, e.horner(s * s, LOG2_DOUBLE), e.convert("fpext", k, DOUBLE))
+    finite_y = e.convert("fpext", e.at_least(e.at_most(y, LARGEST), -LARGEST), DOUBLE)
+    power = e.at_least(e.at_most(finite_y * log2_a, 300.0), -300.0)
+    shifted = power + ROUND_DOUBLE
+    p = e.horner(power - (shifted - ROUND_DOUBLE), EXP2_DOUBLE)
+    answer = e.convert("fptrunc", ((shifted.bits() << 52) + p.bits()).as_float(), FLOAT)
+    half_y = y * 0.5
+    whole = e.intrinsic("trunc", y).compare("oeq", y)
+    odd = whole & e.intrinsic("trunc", half_y).compare("one", half_y)
+    answer = e.with_sign(answer, e.select(odd, e.sign_bit(x), e.as_value(0, "i32")))
+    fractional = whole ^ 1
+    answer = e.select((x < 0.0) & (x > -INF) & fractional, NAN, answer)
+    answer = e.select(x.compare("uno", y), x + y, answer)
+    return e.select(x.compare("oeq", 1.0) | y.compare("oeq", 0.0), 1.0, answer)

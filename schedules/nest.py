@@ -1,0 +1,288 @@
+"""The loop program. The grammar::
+
+    node  ::= Loop(var, extent, kind, node) | Seq(node...) | If(condition, node, node?)
+            | Alloc(buffer, node) | Store(tensor, index, value, reducer?) | Note(text)
+    kind  ::= serial | parallel | unroll | vector
+    scope ::= register | thread | shared | packed
+
+A ``register`` buffer becomes SSA values, a ``thread`` buffer is each thread's own scratch, a ``shared`` buffer is seen by all
+threads, a ``packed`` buffer is filled once, when the program is built, from constants. ``vector`` and ``unroll`` loops have constant
+extents. ``Store`` with a reducer updates in place; inside a vector loop whose variable the index does not use, it reduces the
+lanes first. All indices are flat and in elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tilewright.graph.affine import affine, interval
+from tilewright.graph.expr import Const, Expr, loads, show, variables
+
+SCOPES = ("register", "thread", "shared", "packed")
+KINDS = ("serial", "parallel", "unroll", "vector")
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Local storage of ``size`` elements."""
+
+    name: str
+    size: int
+    dtype: str
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """``for var in range(extent): body``."""
+
+    var: str
+    extent: Expr
+    kind: str
+    body: Node
+    limit: int
+    """An upper bound of the extent, known when the program is built."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seq:
+    """One node after the other."""
+
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """``then`` if the condition holds, else ``otherwise``."""
+
+    condition: Expr
+    then: Node
+    otherwise: Node | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alloc:
+    """``buffer`` exists during ``body``."""
+
+    buffer: Buffer
+    body: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """``tensor[index] = value``, or ``tensor[index] = reducer(tensor[index], value)``."""
+
+    tensor: str
+    index: Expr
+    value: Expr
+    reducer: str | None = None
+    stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A comment in the printed program."""
+
+    text: str
+
+
+Node = Loop | Seq | If | Alloc | Store | Note
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A tensor the program is given: an input, a packed constant or the output."""
+
+    name: str
+    size: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A loop program for one workload. ``prepare`` fills the ``packed`` buffers from constant inputs and runs once; ``body``
+    runs at each call. ``shared`` buffers are scratch the caller provides."""
+
+    inputs: tuple[Parameter, ...]
+    output: Parameter
+    packed: tuple[Buffer, ...]
+    shared: tuple[Buffer, ...]
+    prepare: Node
+    body: Node
+
+    def __str__(self) -> str:
+        head = [f"program({', '.join(f'{p.name}: {p.dtype}[{p.size}]' for p in self.inputs)})"]
+        head[0] += f" -> {self.output.name}: {self.output.dtype}[{self.output.size}]"
+        if self.packed:
+            head.append("  once:")
+            head += [f"    alloc {b.name}: {b.dtype}[{b.size}] packed" for b in self.packed]
+            head += lines(self.prepare, 2)
+        head += [f"  alloc {b.name}: {b.dtype}[{b.size}] shared" for b in self.shared]
+        return "\n".join(head + lines(self.body, 1)) + "\n"
+
+
+def seq(nodes: list[Node]) -> Node:
+    """A sequence, flattened."""
+    flat: list[Node] = []
+    for n in nodes:
+        flat.extend(n.nodes if isinstance(n, Seq) else (n,))
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
+def lines(node: Node, depth: int = 0) -> list[str]:
+    """The program as indented pseudo-code."""
+    pad = "  " * depth
+    if isinstance(node, Seq):
+        return [line for n in node.nodes for line in lines(n, depth)]
+    if isinstance(node, Loop):
+        kind = {"serial": "for", "parallel": "parallel for"}.get(node.kind, node.kind)
+        return [f"{pad}{kind} {node.var} in {show(node.extent)}:", *lines(node.body, depth + 1)]
+    if isinstance(node, If):
+        out = [f"{pad}if {show(node.condition)}:", *lines(node.then, depth + 1)]
+        if node.otherwise is not None:
+            out += [f"{pad}else:", *lines(node.otherwise, depth + 1)]
+        return out
+    if isinstance(node, Alloc):
+        b = node.buffer
+        return [f"{pad}alloc {b.name}: {b.dtype}[{b.size}] {b.scope}", *lines(node.body, depth)]
+    if isinstance(node, Note):
+        return [f"{pad}# {node.text}"]
+    target = f"{node.tensor}[{show(node.index)}]"
+    sign = {None: "=", "sum": "+=", "prod": "*="}.get(node.reducer, f"{node.reducer}=")
+    return [f"{pad}{target} {sign} {show(node.value)}" + ("  # stream" if node.stream else "")]
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Every node, parents first."""
+    yield node
+    if isinstance(node, Seq):
+        for n in node.nodes:
+            yield from walk(n)
+    elif isinstance(node, (Loop, Alloc)):
+        yield from walk(node.body)
+    elif isinstance(node, If):
+        yield from walk(node.then)
+        if node.otherwise is not None:
+            yield from walk(node.otherwise)
+
+
+# ---------------------------------------------------------------- verifier
+
+
+class VerifyError(AssertionError):
+    """A loop program that breaks a rule of the language: a bug in ``apply``, never a user's mistake."""
+
+
+@dataclass(slots=True)
+class _Scope:
+    ranges: dict[str, tuple[int, int]]
+    kinds: dict[str, str]
+    buffers: dict[str, int]
+    written: set[str]
+
+
+def _rule_static(node: Node, s: _Scope) -> str | None:
+    if isinstance(node, Loop) and node.kind in ("vector", "unroll") and not isinstance(node.extent, Const):
+        return f"{node.kind} loop {node.var}: expected a constant extent; got {show(node.extent)}"
+    return None
+
+
+def _rule_one_vector(node: Node, s: _Scope) -> str | None:
+    if isinstance(node, Loop) and node.kind == "vector" and "vector" in s.kinds.values():
+        return f"vector loop {node.var} inside another vector loop"
+    return None
+
+
+def _rule_parallel_outside(node: Node, s: _Scope) -> str | None:
+    if isinstance(node, Loop) and node.kind == "parallel" and set(s.kinds.values()) - {"parallel"}:
+        return f"parallel loop {node.var} inside a loop that is not parallel"
+    return None
+
+
+def _rule_fresh_variable(node: Node, s: _Scope) -> str | None:
+    if isinstance(node, Loop) and node.var in s.ranges:
+        return f"loop variable {node.var} is bound twice"
+    return None
+
+
+def _rule_bound(node: Node, s: _Scope) -> str | None:
+    exprs: list[Expr] = []
+    if isinstance(node, Store):
+        exprs = [node.index, node.value]
+    elif isinstance(node, Loop):
+        exprs = [node.extent]
+    elif isinstance(node, If):
+        exprs = [node.condition]
+    for e in exprs:
+        free = variables(e) - set(s.ranges)
+        if free:
+            return f"{lines(node)[0].strip()}: variables {sorted(free)} are not bound by a loop"
+    return None
+
+
+def _rule_known_tensor(node: Node, s: _Scope) -> str | None:
+    if isinstance(node, Store):
+        for name in [node.tensor, *(load.tensor for load in loads(node.value))]:
+            if name not in s.buffers:
+                return f"{lines(node)[0].strip()}: {name} is not allocated here"
+    return None
+
+
+def _rule_in_bounds(node: Node, s: _Scope) -> str | None:
+    """A store never leaves its buffer (loads under a select may: the select guards them)."""
+    if isinstance(node, Store) and node.tensor in s.buffers:
+        a = affine(node.index, s.ranges)
+        if a is None:
+            return f"{lines(node)[0].strip()}: expected an affine store index"
+        low, high = interval(a, s.ranges)
+        if low < 0 or (high >= s.buffers[node.tensor] and not _clipped(s, a.terms)):
+            return f"{lines(node)[0].strip()}: index in [{low}, {high}] leaves a buffer of {s.buffers[node.tensor]}"
+    return None
+
+
+def _clipped(s: _Scope, terms: tuple[tuple[str, int], ...]) -> bool:
+    """Whether some variable of the index belongs to a loop whose extent shrinks at the edge (its range is then too wide)."""
+    return any(v + "!" in s.kinds for v, _ in terms)
+
+
+RULES: tuple[Callable[[Node, _Scope], str | None], ...] = (
+    _rule_static,
+    _rule_one_vector,
+    _rule_parallel_outside,
+    _rule_fresh_variable,
+    _rule_bound,
+    _rule_known_tensor,
+    _rule_in_bounds,
+)
+
+
+def verify(program: Program) -> None:
+    """Check every rule at every node; raise :class:`VerifyError` with the first broken one."""
+    sizes = {p.name: p.size for p in (*program.inputs, program.output)}
+    sizes.update((b.name, b.size) for b in (*program.packed, *program.shared))
+    _verify(program.prepare, _Scope({}, {}, dict(sizes), set()))
+    _verify(program.body, _Scope({}, {}, dict(sizes), set()))
+
+
+def _verify(node: Node, s: _Scope) -> None:
+    for rule in RULES:
+        broken = rule(node, s)
+        if broken is not None:
+            raise VerifyError(broken)
+    if isinstance(node, Seq):
+        for n in node.nodes:
+            _verify(n, s)
+    elif isinstance(node, Loop):
+        kinds = {**s.kinds, node.var: node.kind}
+        if not isinstance(node.extent, Const):
+            kinds[node.var + "!"] = "parallel"
+        _verify(node.body, _Scope({**s.ranges, node.var: (0, node.limit - 1)}, kinds, s.buffers, s.written))
+    elif isinstance(node, Alloc):
+        _verify(node.body, _Scope(s.ranges, s.kinds, {**s.buffers, node.buffer.name: node.buffer.size}, s.written))
+    elif isinstance(node, If):
+        _verify(node.then, s)
+        if node.otherwise is not None:
+            _verify(node.otherwise, s)
+
+

@@ -1,0 +1,192 @@
+"""Schedule steps: a schedule is data. Frozen, ordered, printable, parseable: ``parse(str(s)) == s``.
+
+A schedule is a sequence of steps, one a line. Loops are named ``axis.level``: splitting an axis into blocks of 96 and tiles of
+6 gives the loops ``i.0`` (over blocks), ``i.1`` (over tiles of a block) and ``i.2`` (inside a tile); an axis that is not split
+has one loop, ``i.0``. Factors need not divide: a remainder becomes a second body of static size.
+
+=====================  ====================================================================================================
+``inline S``           compute S where it is read. ``t = relu(c); y = t * 2``  ->  ``y = relu(c) * 2``
+``at S L AXIS.K``      compute S inside the named loop of stage L, into a local buffer that holds just what the loop needs
+``split S AXIS N...``  tile an axis.  ``for i in M``  ->  ``for i.0: for i.1: for i.2``
+``order S LOOP...``    the order of the loops of S, outermost first (all of them)
+``parallel S N``       run the N outermost loops of S in parallel, fused
+``vectorize S LOOP``   run the loop as one vector
+``unroll S LOOP``      repeat the body instead of looping
+``spread S LOOP``      give each iteration of an unrolled reduction loop its own accumulator (rfactor)
+``pack S N LOOP ...``  copy factor N of the product S sums into a buffer laid out in the given order of its loops, at the named
+                       loop (``root``: before all loops; of a constant: once, when the program is built)
+``stream S``           store the output of S past the caches (non-temporal)
+=====================  ====================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+
+class ScheduleError(ValueError):
+    """A schedule that does not apply; the text names the step, what was expected and what came."""
+
+
+def check(condition: bool, text: str) -> None:
+    """Raise :class:`ScheduleError` unless ``condition`` holds: the one way a step is refused."""
+    if not condition:
+        raise ScheduleError(text)
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Step:
+    """Base of all steps; ``stage`` is the tensor name of the stage it shapes."""
+
+    stage: str
+
+    def __str__(self) -> str:
+        parts = [KEYWORDS[type(self)]]
+        for f in fields(self):
+            value = getattr(self, f.name)
+            parts.extend(str(v) for v in (value if isinstance(value, tuple) else (value,)))
+        return " ".join(parts)
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Inline(Step):
+    """``t = f(c); y = g(t)``  ->  ``y = g(f(c))``."""
+
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class At(Step):
+    """``for i: s[i] = …`` and ``for i: y[i] = g(s[i])``  ->  ``for i: (s = …; y[i] = g(s))``."""
+
+    leader: str
+    loop: str
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Split(Step):
+    """``for i in 100``  ->  ``for i.0 in 17: for i.1 in 6`` with ``sizes=(6,)`` and a last body of 4."""
+
+    axis: str
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Order(Step):
+    """``for i: for j``  ->  ``for j: for i``."""
+
+    loops: tuple[str, ...]
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Parallel(Step):
+    """``for i: for j``  ->  ``parallel for (i, j)`` with ``count=2``."""
+
+    count: int
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Vectorize(Step):
+    """``for v in 8: y[v] = x[v]``  ->  ``y[0:8] = x[0:8]``."""
+
+    loop: str
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Unroll(Step):
+    """``for u in 2: f(u)``  ->  ``f(0); f(1)``."""
+
+    loop: str
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Spread(Step):
+    """``for u in 2: s += x[u]``  ->  ``s0 += x[0]; s1 += x[1]; s = s0 + s1``."""
+
+    loop: str
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Pack(Step):
+    """``c += a[i, k] * b[k, j]``  ->  ``p[j.0, k, j.1] = b[k, j]`` at ``loop``, then ``c += a[i, k] * p[j.0, k, j.1]``."""
+
+    factor: int
+    loop: str
+    layout: tuple[str, ...]
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Stream(Step):
+    """``y[i] = v``  ->  the same store with a non-temporal hint."""
+
+
+
+KEYWORDS: dict[type[Step], str] = {
+    Inline: "inline",
+    At: "at",
+    Split: "split",
+    Order: "order",
+    Parallel: "parallel",
+    Vectorize: "vectorize",
+    Unroll: "unroll",
+    Spread: "spread",
+    Pack: "pack",
+    Stream: "stream",
+}
+_BY_KEYWORD = {k: c for c, k in KEYWORDS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A sequence of steps."""
+
+    steps: tuple[Step, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(str(s) for s in self.steps)
+
+    def of(self, stage: str) -> list[Step]:
+        """The steps that shape one stage."""
+        return [s for s in self.steps if s.stage == stage]
+
+
+def schedule(steps: Iterable[Step]) -> Schedule:
+    """A schedule of the given steps."""
+    return Schedule(tuple(steps))
+
+
+def parse(text: str) -> Schedule:
+    """The schedule printed as ``text``; blank lines and ``#`` comments are skipped. Raises ScheduleError with the line."""
+    steps: list[Step] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split("#", 1)[0].split()
+        if words:
+            steps.append(_parse_line(words, number))
+    return Schedule(tuple(steps))
+
+
+def _parse_line(words: list[str], number: int) -> Step:
+    cls = _BY_KEYWORD.get(words[0])
+    if cls is None:
+        raise ScheduleError(f"schedule line {number}: expected one of {', '.join(_BY_KEYWORD)}; got {words[0]!r}")
+    args: list[object] = []
+    rest = words[1:]
+    for f in fields(cls):
+        kind = str(f.type)
+        if kind.startswith("tuple"):
+            args.append(tuple(_integer(w, number) if "int" in kind else w for w in rest))
+            rest = []
+            continue
+        if not rest:
+            raise ScheduleError(f"schedule line {number}: {words[0]!r} expects a value for {f.name!r}")
+        word = rest.pop(0)
+        args.append(_integer(word, number) if kind == "int" else word)
+    if rest:
+        raise ScheduleError(f"schedule line {number}: {words[0]!r} does not expect {' '.join(rest)!r}")
+    return cls(*args)  # type: ignore[arg-type]
+
+
+def _integer(word: str, number: int) -> int:
+    if not word.isdecimal():
+        raise ScheduleError(f"schedule line {number}: expected a whole number; got {word!r}")
+    return int(word)

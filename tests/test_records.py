@@ -1,0 +1,388 @@
+"""The record: every field is checked, and its JSON line gives it back; the rule of standing; the analyses."""
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright.tuning_logs import (
+    SCHEMA_VERSION,
+    STATUSES,
+    Key,
+    Record,
+    RecordError,
+    best_so_far,
+    calibration,
+    candidate_id,
+    default_vs_best,
+    environment_versions,
+    failures_by_status,
+    policy_hash,
+    policy_text,
+    spearman,
+    standings,
+    system_load,
+    target_hash,
+    time_split,
+    utc_now,
+    winner,
+)
+
+VALID: dict[str, Any] = {
+    "workload_hash": "w1",
+    "workload": '{"i":64}',
+    "family": "f1",
+    "target": {"hard": {"threads": 1}, "soft": {"governor": "performance"}},
+    "policy": '{"cache":"hot","timer":"loop"}',
+    "sketch": "contraction",
+    "schedule": "split i 4",
+    "params": {"tile_i": 4},
+    "is_default": False,
+    "status": "ok",
+    "median_ns": 100.0,
+    "run_id": "run",
+    "trial": 0,
+    "elapsed_s": 1.0,
+    "created": "2025-01-01T00:00:00+00:00",
+}
+
+
+def make(**changes: Any) -> Record:
+    """A valid record with `changes`; a status other than ok has no median."""
+    if changes.get("status", "ok") != "ok":
+        changes.setdefault("median_ns", None)
+    return Record(**(VALID | changes))
+
+
+finite = st.floats(min_value=0, allow_nan=False, allow_infinity=False)
+positive = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)
+tokens = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=40)
+any_text = st.text(st.characters())  # lone surrogates too: the output of a child may hold them
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+objects = st.dictionaries(st.text(), plain, max_size=4)
+
+
+@st.composite
+def any_record(draw: st.DrawFn) -> Record:
+    status = draw(st.sampled_from(STATUSES))
+    return Record(
+        workload_hash=draw(tokens),
+        workload=json.dumps(draw(objects)),
+        family=draw(tokens),
+        target={"hard": draw(objects), "soft": draw(objects)},
+        policy=json.dumps(draw(objects)),
+        sketch=draw(any_text),
+        schedule=draw(any_text),
+        params=draw(st.dictionaries(any_text, st.integers(), max_size=4)),
+        is_default=draw(st.booleans()),
+        status=status,
+        median_ns=draw(positive) if status == "ok" else None,
+        samples_ns=tuple(draw(st.lists(finite, max_size=5))),
+        noise=draw(st.none() | finite),
+        stop_reason=draw(any_text),
+        error=draw(st.none() | any_text),
+        max_error=draw(st.none() | finite),
+        build_s=draw(finite),
+        run_s=draw(finite),
+        run_id=draw(tokens),
+        trial=draw(st.integers(0, 2**63 - 1)),
+        elapsed_s=draw(finite),
+        predicted_ns=draw(st.none() | positive),
+        strategy=draw(any_text),
+        seed=draw(st.integers()),
+        versions=draw(st.dictionaries(any_text, any_text, max_size=3)),
+        load=draw(objects),
+    )
+
+
+@settings(deadline=None)
+@given(any_record())
+def test_a_line_gives_an_equal_record_back(record: Record) -> None:
+    line = record.to_json_line()
+    assert "\n" not in line
+    assert line.isascii()
+    again = Record.from_json_line(line)
+    assert again == record
+    assert again.to_json_line() == line
+    assert Record.from_json_line(line.encode()) == record
+
+
+def test_numpy_numbers_become_plain_ones() -> None:
+    record = make(trial=np.int64(3), median_ns=np.float32(1.5), samples_ns=[np.float64(1), 2])
+    assert record == make(trial=3, median_ns=1.5, samples_ns=(1.0, 2.0))
+    assert type(record.trial) is int
+    assert type(record.median_ns) is float
+
+
+BAD: list[tuple[str, object, str]] = [
+    ("workload_hash", "", "1 to 200 printable ASCII"),
+    ("workload_hash", "a b", "1 to 200 printable ASCII"),
+    ("workload", "{", "JSON text"),
+    ("workload", '{"i":NaN}', "finite numbers only"),
+    ("family", 7, "1 to 200 printable ASCII"),
+    ("target", {"hard": {}}, "exactly the parts"),
+    ("target", {"hard": [], "soft": {}}, "an object"),
+    ("target", {"hard": {"x": math.nan}, "soft": {}}, "finite numbers"),
+    ("target", {"hard": {"x": object()}, "soft": {}}, "plain JSON data"),
+    ("target_hash", "something", "leave it out"),
+    ("policy", "[]", "an object"),
+    ("policy_hash", "something", "leave it out"),
+    ("sketch", None, "a string"),
+    ("schedule", 1, "a string"),
+    ("params", [1], "an object of integers"),
+    ("params", {"a": 1.5}, "params.a.*an integer, got 1.5"),
+    ("params", {"a": True}, "params.a.*an integer, got True"),
+    ("is_default", 1, "true or false"),
+    ("status", "fine", "one of ok, rejected"),
+    ("status", ["ok"], "one of ok, rejected"),
+    ("median_ns", None, "because status is ok"),
+    ("median_ns", 0.0, "a finite number > 0"),
+    ("median_ns", -1, "a finite number > 0"),
+    ("median_ns", math.inf, "a finite number > 0"),
+    ("median_ns", "5", "a finite number > 0"),
+    ("median_ns", 10**400, "a finite number > 0"),
+    ("samples_ns", (1.0, math.nan), r"samples_ns\[1\]"),
+    ("samples_ns", 5, "a list"),
+    ("noise", -0.1, "a finite number >= 0"),
+    ("stop_reason", None, "a string"),
+    ("error", b"x", "a string"),
+    ("max_error", math.nan, "a finite number >= 0"),
+    ("build_s", None, "a finite number >= 0"),
+    ("run_s", math.inf, "a finite number >= 0"),
+    ("run_id", "", "printable ASCII"),
+    ("trial", -1, "an integer >= 0"),
+    ("trial", 2**63, "an integer >= 0"),
+    ("trial", 1.0, "an integer >= 0"),
+    ("elapsed_s", True, "a finite number >= 0"),
+    ("predicted_ns", 0, "a finite number > 0"),
+    ("strategy", 1, "a string"),
+    ("seed", "1", "an integer"),
+    ("created", "yesterday", "ISO 8601 time in UTC"),
+    ("created", "2025-01-01T00:00:00", "ISO 8601 time in UTC"),
+    ("created", "2025-01-01T00:00:00+02:00", "ISO 8601 time in UTC"),
+    ("versions", {"python": 3}, "versions.python.*a string"),
+    ("load", {"x": math.inf}, "finite numbers"),
+    ("load", 3, "an object"),
+    ("schema", 0, "an integer >= 1"),
+    ("schema", SCHEMA_VERSION + 1, "newer records need a newer tilewright"),
+    ("extra", {"trial": 1}, "only names that are not fields"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "expected"), BAD)
+def test_a_bad_field_is_refused_by_name(name: str, value: object, expected: str) -> None:
+    with pytest.raises(RecordError, match=rf"(?s)record field '(?={name}).*{expected}"):
+        make(**{name: value})
+
+
+def test_every_field_has_a_refusal_tested() -> None:
+    assert {name for name, _, _ in BAD} == {field.name for field in dataclasses.fields(Record)}
+
+
+def test_only_ok_has_a_median() -> None:
+    with pytest.raises(RecordError, match=r"'median_ns': expected null for crash, got 5\.0"):
+        make(status="crash", median_ns=5.0)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", "JSON text"),
+        ("[]", "a JSON object"),
+        ("null", "a JSON object"),
+        ('{"schema":1}', "the field is missing"),
+        ("{}", "'schema': expected an integer"),
+        ("[" * 100_000, "JSON text"),
+        ('{"schema":99,"whatever":1}', "newer tilewright"),
+        (b"\xff\xfe", "JSON text"),
+        ('{"schema": 1' + "0" * 5000 + "}", "JSON text"),
+    ],
+)
+def test_a_bad_line_is_refused(line: str | bytes, expected: str) -> None:
+    with pytest.raises(RecordError, match=expected):
+        Record.from_json_line(line)
+
+
+@pytest.mark.parametrize("name", ["workload_hash", "status", "created", "schema", "is_default"])
+def test_a_missing_field_is_named(name: str) -> None:
+    data = make().to_dict()
+    del data[name]
+    with pytest.raises(RecordError, match=name):
+        Record.from_dict(data)
+
+
+def test_fields_of_a_newer_writer_are_kept() -> None:
+    line = json.dumps(make().to_dict() | {"clock_mhz": [3000, 3100]})
+    record = Record.from_json_line(line)
+    assert record.extra == {"clock_mhz": [3000, 3100]}
+    assert json.loads(record.to_json_line())["clock_mhz"] == [3000, 3100]
+    with pytest.raises(RecordError, match="extra"):
+        Record.from_dict(make().to_dict() | {"extra": {}})
+
+
+def test_the_key_follows_from_hard_fields_and_policy() -> None:
+    record = make()
+    assert record.key() == Key("w1", target_hash(VALID["target"]), policy_hash(VALID["policy"]))
+    assert make(target={"soft": {}, "hard": {"threads": 1}}).key() == record.key()
+    assert make(policy='{ "timer": "loop", "cache": "hot" }').key() == record.key()
+    assert make(policy='{ "timer": "loop", "cache": "hot" }').policy == record.policy
+    assert policy_text({"timer": "loop", "cache": "hot"}) == record.policy
+    others = [
+        make(workload_hash="w2"),
+        make(target={"hard": {"threads": 2}, "soft": {}}),
+        make(policy='{"cache":"cold"}'),
+    ]
+    assert len({record.key(), *(other.key() for other in others)}) == 4
+    assert len({record.key().digest(), *(other.key().digest() for other in others)}) == 4
+
+
+def test_a_candidate_is_its_steps_and_parameters() -> None:
+    assert make().candidate == candidate_id("split i 4", {"tile_i": 4})
+    assert make(sketch="renamed", trial=9).candidate == make().candidate
+    assert make(params={"tile_i": 8}).candidate != make().candidate
+    assert make(schedule="split i 8").candidate != make().candidate
+
+
+def test_a_record_owns_its_data() -> None:
+    target: dict[str, Any] = {"hard": {"threads": 1}, "soft": {}}
+    record = make(target=target)
+    target["hard"]["threads"] = 2
+    assert record.target["hard"]["threads"] == 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        record.trial = 1  # type: ignore[misc]  # that is what is tested
+
+
+def test_provenance_helpers_give_valid_fields() -> None:
+    record = make(versions=environment_versions(), load=system_load(), created=utc_now())
+    assert {"python", "tilewright", "llvmlite", "llvm"} <= set(record.versions)
+
+
+# The rule of standing
+
+
+def times(*records: Record) -> list[float]:
+    return [item.time_ns for item in standings(records)]
+
+
+def test_repeated_measurements_count_by_their_median() -> None:
+    lucky = [make(median_ns=value) for value in (10.0, 100.0, 101.0)]
+    steady = [make(params={"tile_i": 8}, median_ns=90.0)]
+    assert times(*lucky, *steady) == [90.0, 100.0]
+
+
+def test_a_candidate_stands_only_on_a_good_latest_verdict() -> None:
+    assert times(make(), make(status="crash", trial=1)) == []
+    assert times(make(status="crash"), make(trial=1)) == [100.0]
+    assert times(make(), make(status="pruned_slow"), make(status="duplicate")) == [100.0]
+    assert times(make(status="duplicate")) == []
+
+
+def test_a_wrong_result_distrusts_the_versions_it_came_from() -> None:
+    old, new = {"tilewright": "1"}, {"tilewright": "2"}
+    wrong = make(status="wrong_result", versions=old)
+    assert times(make(versions=old), wrong) == []
+    assert times(wrong, make(versions=old)) == []
+    assert times(wrong, make(median_ns=50.0, versions=old), make(versions=new)) == [100.0]
+
+
+def test_ties_go_to_the_default_then_to_the_earlier() -> None:
+    fast = make(params={"tile_i": 8}, median_ns=99.0, noise=0.02)
+    default = make(is_default=True, median_ns=100.0)
+    other = make(params={"tile_i": 16}, median_ns=100.5)
+    chosen = winner(standings([other, fast, default]))
+    assert chosen is not None
+    assert chosen.record == default
+    chosen = winner(standings([other, fast]))
+    assert chosen is not None
+    assert chosen.record == other
+    chosen = winner(standings([dataclasses.replace(fast, noise=0.001), default]))
+    assert chosen is not None
+    assert chosen.record.median_ns == 99.0
+    assert winner([]) is None
+
+
+# Analyses
+
+
+def test_best_so_far() -> None:
+    records = [
+        make(trial=2, elapsed_s=3.0, median_ns=80.0),
+        make(trial=0, elapsed_s=1.0, status="crash"),
+        make(trial=1, elapsed_s=2.0, median_ns=100.0),
+        make(trial=3, elapsed_s=4.0, median_ns=90.0),
+    ]
+    steps = best_so_far(records)
+    assert [(s.trial, s.elapsed_s, s.best_ns) for s in steps] == [
+        (1, 2.0, 100.0),
+        (2, 3.0, 80.0),
+        (3, 4.0, 80.0),
+    ]
+    assert best_so_far([]) == []
+    with pytest.raises(ValueError, match="one key and one run, got 2"):
+        best_so_far([make(), make(run_id="other")])
+
+
+def test_failures_keep_each_distinct_error_in_full() -> None:
+    long = "x" * 100_000
+    records = [
+        make(status="crash", error=long),
+        make(status="crash", error="second"),
+        make(status="crash", error=long),
+        make(status="rejected"),
+        make(),
+    ]
+    crash, rejected = failures_by_status(records)
+    assert (crash.status, crash.count, crash.first_error) == ("crash", 3, long)
+    assert crash.distinct_errors == ((long, 2), ("second", 1))
+    assert (rejected.status, rejected.count, rejected.first_error) == ("rejected", 1, None)
+    assert failures_by_status([]) == []
+
+
+def test_default_vs_best() -> None:
+    records = [
+        make(is_default=True, median_ns=200.0),
+        make(params={"tile_i": 8}, median_ns=100.0),
+        make(workload_hash="w2", median_ns=5.0),
+        make(workload_hash="w3", status="crash"),
+    ]
+    first, second = default_vs_best(records)
+    assert (first.best_ns, first.default_ns, first.speedup) == (100.0, 200.0, 2.0)
+    assert (second.key.workload_hash, second.default_ns, second.speedup) == ("w2", None, None)
+
+
+def test_time_split_adds_runs() -> None:
+    records = [
+        make(elapsed_s=5.0, build_s=1.0, run_s=2.0),
+        make(elapsed_s=10.0, build_s=1.0, run_s=2.0),
+        make(run_id="other", elapsed_s=4.0),
+    ]
+    split = time_split(records)
+    assert (split.build_s, split.run_s, split.rest_s, split.total_s) == (2.0, 4.0, 8.0, 14.0)
+    assert time_split([make(elapsed_s=1.0, build_s=9.0)]).rest_s == 0.0
+
+
+def test_calibration() -> None:
+    records = [make(median_ns=t, predicted_ns=2 * t) for t in (1.0, 2.0, 3.0)] + [
+        make(),
+        make(status="crash"),
+    ]
+    found = calibration(records)
+    assert (found.count, found.median_ratio, found.median_factor) == (3, 0.5, 2.0)
+    assert found.spearman == pytest.approx(1.0)
+    assert calibration([]).spearman is None
+
+
+def test_spearman_agrees_with_known_values() -> None:
+    assert spearman([1, 2, 3], [3, 2, 1]) == pytest.approx(-1.0)
+    assert spearman([1, 2, 2, 4], [1, 3, 2, 4]) == pytest.approx(0.9486832980505138)
+    assert spearman([1, 1], [1, 2]) is None
+    assert spearman([], []) is None

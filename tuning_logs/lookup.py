@@ -1,0 +1,241 @@
+"""Answers to "what is best for this key?", and to "why is there nothing?".
+
+Candidates are judged in ascending order of their fastest measurement. A candidate's time is a median of its
+measurements, so it is never below the fastest of them: as soon as the next unseen measurement is slower than
+a judged candidate, that candidate's place is certain. A lookup thus reads a few rows of an index, however
+many records exist.
+"""
+
+import heapq
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from tilewright.tuning_logs.record import Key, Record
+from tilewright.tuning_logs.rows import Reader, batches, grouped, select_rows
+from tilewright.tuning_logs.standing import Standing, standing
+from tilewright.tuning_logs.tables import CONTEXTS, RECORDS
+
+_FIRST_PAGE = 16
+_LAST_PAGE = 256
+_CONTEXTS_COMPARED = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """The answer of a lookup."""
+
+    record: Record  # the latest "ok" measurement of the candidate
+    time_ns: float  # the median over its measurements: what it was ranked by
+    noise: float
+    measurements: int
+    soft_differences: tuple[str, ...] = ()  # soft fields of the target that differ from those asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """No usable record for a key, and why."""
+
+    reasons: tuple[str, ...]  # at least one
+    nearest: Record | None = None  # the fastest record of the nearest key, or its latest if none is "ok"
+
+    def __str__(self) -> str:
+        return "; ".join(self.reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A lookup as it was asked: the key, and what is known besides to explain a miss."""
+
+    key: Key
+    target: dict[str, Any]
+    policy: dict[str, Any]
+    family: str | None = None
+    workload: object = None
+
+
+def ranked(connection: sa.Connection, reader: Reader, key: Key) -> Iterator[Standing]:
+    """The standing candidates of `key`, fastest first; reads no further than it is asked to."""
+    key_digest = key.digest()
+    seen: set[str] = set()
+    heap: list[tuple[float, int, Standing]] = []
+    last: tuple[float, int] = (-1.0, -1)
+    size = _FIRST_PAGE
+    while True:
+        page = connection.execute(
+            sa.select(RECORDS.c.id, RECORDS.c.median_ns, RECORDS.c.candidate)
+            .where(RECORDS.c.key_digest == key_digest, RECORDS.c.status == "ok")
+            .where(sa.tuple_(RECORDS.c.median_ns, RECORDS.c.id) > last)
+            .order_by(RECORDS.c.median_ns, RECORDS.c.id)
+            .limit(size)
+        ).all()
+        fresh = list(dict.fromkeys(row.candidate for row in page if row.candidate not in seen))
+        seen.update(fresh)
+        for item in _judge(connection, reader, key_digest, fresh):
+            heapq.heappush(heap, (item.time_ns, item.first, item))
+        certain = page[-1].median_ns if len(page) == size else math.inf
+        while heap and heap[0][0] < certain:
+            yield heapq.heappop(heap)[2]
+        if certain == math.inf:
+            return
+        last = (page[-1].median_ns, page[-1].id)
+        size = min(2 * size, _LAST_PAGE)
+
+
+def _judge(
+    connection: sa.Connection, reader: Reader, key_digest: str, candidates: list[str]
+) -> Iterator[Standing]:
+    measurements: list[tuple[int, Record]] = []
+    for batch in batches(candidates):
+        measurements += reader.records(
+            connection, sa.and_(RECORDS.c.key_digest == key_digest, RECORDS.c.candidate.in_(batch))
+        )
+    for group in grouped(measurements).values():
+        item = standing(group)
+        if item is not None:
+            yield item
+
+
+def hit(item: Standing, asked_target: dict[str, Any]) -> Hit:
+    """The answer that `item` is, for a target whose hard fields match."""
+    return Hit(
+        record=item.record,
+        time_ns=item.time_ns,
+        noise=item.noise,
+        measurements=item.measurements,
+        soft_differences=tuple(differences(asked_target["soft"], item.record.target["soft"], "target.soft")),
+    )
+
+
+def explain(connection: sa.Connection, reader: Reader, asked: Asked) -> Miss:
+    """Say why `asked` has no answer: which field differs from the nearest stored key."""
+    same_key = _counts(connection, RECORDS.c.key_digest == asked.key.digest())
+    if same_key:
+        return _nothing_usable(connection, reader, asked, same_key)
+    nearest = _nearest(connection, asked, CONTEXTS.c.workload_hash == asked.key.workload_hash)
+    if nearest is not None:
+        return Miss(tuple(nearest.reasons), _sample(connection, reader, nearest.key_digest))
+    if asked.family is not None:
+        nearest = _nearest(connection, asked, CONTEXTS.c.family == asked.family)
+        if nearest is not None:
+            first = f"workload family known with other shapes: {nearest.workloads} workload(s) stored"
+            return Miss((first, *nearest.reasons), _sample(connection, reader, nearest.key_digest))
+        return Miss(("no record of this workload or its family",))
+    return Miss(("no record of this workload (no family was given to look for other shapes)",))
+
+
+def differences(asked: object, stored: object, name: str) -> list[str]:
+    """Each leaf in which two JSON values differ, as `name.field: asked 2, stored 1`."""
+    if isinstance(asked, dict) and isinstance(stored, dict):
+        found = []
+        for part in sorted(asked.keys() | stored.keys()):
+            found += differences(asked.get(part, _ABSENT), stored.get(part, _ABSENT), f"{name}.{part}")
+        return found
+    if isinstance(asked, list) and isinstance(stored, list) and len(asked) == len(stored):
+        pairs = enumerate(zip(asked, stored, strict=True))
+        return [text for index, (a, s) in pairs for text in differences(a, s, f"{name}[{index}]")]
+    if asked == stored and type(asked) is type(stored):
+        return []
+    return [f"{name}: asked {_shown(asked)}, stored {_shown(stored)}"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Nearest:
+    key_digest: str
+    reasons: list[str]
+    workloads: int
+
+
+_ABSENT = object()
+
+
+def _shown(value: object) -> str:
+    return "nothing" if value is _ABSENT else json.dumps(value)
+
+
+def _counts(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> dict[str, int]:
+    rows = connection.execute(
+        sa.select(RECORDS.c.status, sa.func.count()).where(condition).group_by(RECORDS.c.status)
+    )
+    return {status: count for status, count in rows}
+
+
+def _nothing_usable(connection: sa.Connection, reader: Reader, asked: Asked, counts: dict[str, int]) -> Miss:
+    parts = ", ".join(f"{count} {status}" for status, count in sorted(counts.items(), key=lambda c: -c[1]))
+    reasons = [f"the key is stored, but none of its candidates stands: {parts}"]
+    found = reader.read(
+        connection,
+        select_rows()
+        .where(RECORDS.c.key_digest == asked.key.digest())
+        .where(RECORDS.c.status.not_in(("ok", "duplicate", "pruned_slow")))
+        .order_by(RECORDS.c.id)
+        .limit(1),
+    )
+    if found and found[0][1].error:
+        reasons.append(f"first failure ({found[0][1].status}): {found[0][1].error}")
+    return Miss(tuple(reasons), _sample(connection, reader, asked.key.digest()))
+
+
+def _nearest(connection: sa.Connection, asked: Asked, condition: sa.ColumnElement[bool]) -> _Nearest | None:
+    contexts = connection.execute(
+        sa.select(CONTEXTS).where(condition).order_by(CONTEXTS.c.id.desc()).limit(_CONTEXTS_COMPARED)
+    ).all()
+    compared = [(_compare(asked, row), row.id, row) for row in contexts]
+    if not compared:
+        return None
+    (_, _, texts), _, row = min(compared, key=lambda item: (item[0][:2], -item[1]))
+    count = connection.scalar(
+        sa.select(sa.func.count()).select_from(RECORDS).where(RECORDS.c.key_digest == row.key_digest)
+    )
+    return _Nearest(
+        key_digest=row.key_digest,
+        reasons=[f"{text} ({count} records)" for text in texts],
+        workloads=len({other.workload_hash for other in contexts}),
+    )
+
+
+def _compare(asked: Asked, row: Any) -> tuple[int, float, list[str]]:
+    """How far a context is from what was asked: differing fields, distance of shape, and the texts."""
+    texts = []
+    target = json.loads(row.target)
+    texts += differences(asked.target["hard"], target["hard"], "target.hard")
+    texts += differences(asked.policy, json.loads(row.policy), "policy")
+    key_fields = len(texts)
+    distance = 0.0
+    if row.workload_hash != asked.key.workload_hash and asked.workload is not None:
+        stored = json.loads(row.workload)
+        texts += differences(asked.workload, stored, "workload")
+        distance = shape_distance(asked.workload, stored)
+    if not texts and row.workload_hash == asked.key.workload_hash:
+        texts.append(f"schema: asked {asked.key.schema}, stored another version")
+    return (
+        key_fields,
+        distance,
+        texts or [f"workload: asked {asked.key.workload_hash}, stored {row.workload_hash}"],
+    )
+
+
+def shape_distance(one: object, other: object) -> float:
+    """How far two workloads of a family are apart: the sum of |log2| of the ratios of their numbers."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        pairs = [(one.get(name), other.get(name)) for name in one.keys() | other.keys()]
+        return sum(shape_distance(a, b) for a, b in pairs)
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return sum(shape_distance(a, b) for a, b in zip(one, other, strict=True))
+    if one == other:
+        return 0.0
+    if isinstance(one, int | float) and isinstance(other, int | float) and one > 0 and other > 0:
+        return abs(math.log2(one / other))
+    return 1.0
+
+
+def _sample(connection: sa.Connection, reader: Reader, key_digest: str) -> Record | None:
+    of_key = select_rows().where(RECORDS.c.key_digest == key_digest)
+    fastest = of_key.where(RECORDS.c.status == "ok").order_by(RECORDS.c.median_ns, RECORDS.c.id).limit(1)
+    latest = of_key.order_by(RECORDS.c.id.desc()).limit(1)
+    found = reader.read(connection, fastest) or reader.read(connection, latest)
+    return found[0][1] if found else None
