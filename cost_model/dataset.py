@@ -5,6 +5,7 @@ cannot be mixed up silently, and evaluation can hold out whole workloads. A fail
 time is infinite: it is evidence, and ordering by time already places it last.
 """
 
+import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self
@@ -24,6 +25,9 @@ class DatasetError(ValueError):
     """Rows that cannot be a training set."""
 
 
+_ARRAYS = {"x": np.float32, "prior_ns": np.float64, "time_ns": np.float64, "group": np.str_}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
     """N measured candidates; the arrays are private read-only copies.
@@ -40,8 +44,7 @@ class Dataset:
     schema_digest: str
 
     def __post_init__(self) -> None:
-        dtypes = {"x": np.float32, "prior_ns": np.float64, "time_ns": np.float64, "group": np.str_}
-        for name, dtype in dtypes.items():
+        for name, dtype in _ARRAYS.items():
             array: NDArray[Any] = np.array(getattr(self, name), dtype=dtype)
             array.setflags(write=False)
             object.__setattr__(self, name, array)
@@ -51,7 +54,7 @@ class Dataset:
             shape = getattr(self, name).shape
             if shape != self.x.shape[:1]:
                 raise DatasetError(f"{name}: expected {len(self.x)} values, one a row, got shape {shape}")
-        _check(np.isfinite(self.x).all(axis=1), "x", "finite features", self.x)
+        _check(np.logical_and.reduce(np.isfinite(self.x), axis=1), "x", "finite features", self.x)
         finite_prior = np.isfinite(self.prior_ns) & (self.prior_ns > 0)
         _check(finite_prior, "prior_ns", "finite times > 0", self.prior_ns)
         _check(self.time_ns > 0, "time_ns", "times > 0, inf for a failure", self.time_ns)
@@ -85,7 +88,7 @@ class Dataset:
         rows = np.asarray(x, np.float32)
         more = Dataset(
             rows, np.asarray(prior_ns, np.float64), np.asarray(time_ns, np.float64),
-            np.full(len(rows), group, np.str_), self.schema_digest,
+            np.full(len(rows), group), self.schema_digest,
         )  # fmt: skip
         return Dataset.concat((self, more))
 
@@ -134,6 +137,17 @@ class Dataset:
         kept = self.take(first[order])
         return Dataset(kept.x, kept.prior_ns, self.time_ns[middle[order]], kept.group, self.schema_digest)
 
+    def to_npz(self) -> bytes:
+        """All arrays, as NumPy writes them; the schema digest is kept beside it."""
+        packed = io.BytesIO()
+        np.savez(packed, **{name: getattr(self, name) for name in _ARRAYS})
+        return packed.getvalue()
+
+    @classmethod
+    def from_npz(cls, content: bytes, schema_digest: str) -> "Dataset":
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            return cls(**{name: arrays[name] for name in _ARRAYS}, schema_digest=schema_digest)
+
     def folds(self, count: int = 5) -> Iterator[tuple["Dataset", "Dataset"]]:
         """(train, test) pairs; each workload is held out exactly once (GroupKFold), never split between
         both.
@@ -169,7 +183,7 @@ class TrainingSummary:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What a model of time / prior is trained on: the rows that ran, log ratios centred within each workload."""
+    """What a model of time / prior is trained on: rows that ran, log ratios centred in each workload."""
 
     x: NDArray[np.float32]
     target: NDArray[np.float64]
@@ -198,7 +212,7 @@ class Lesson:
         return cls(data.x[ok], target, np.exp(-0.5 * behind), offset, enough, seed)
 
     def random_weights(self, members: int) -> Iterator[NDArray[np.float64]]:
-        """A Bayesian bootstrap: all rows, randomly reweighted, for each member; nothing below `MIN_OK` rows."""
+        """A Bayesian bootstrap: random weights for all rows, once a member; nothing below `MIN_OK` rows."""
         rng = np.random.default_rng(self.seed)
         for _ in range(members if len(self.x) >= MIN_OK else 0):
             weight = self.weight * rng.exponential(size=len(self.x))
@@ -211,7 +225,7 @@ class Lesson:
             yield rng.choice(len(self.x), 2 * len(self.x), p=self.weight / self.weight.sum())
 
 
-def _check(good: NDArray[Any], name: str, expected: str, values: NDArray[np.generic]) -> None:
+def _check(good: NDArray[np.bool_], name: str, expected: str, values: NDArray[np.generic]) -> None:
     if not good.all():
         row = int(np.flatnonzero(~good)[0])
         raise DatasetError(f"{name}: expected {expected} in every row, got {values[row]!s} in row {row}")

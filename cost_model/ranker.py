@@ -8,7 +8,7 @@ Decisions, each compared on synthetic spaces with held-out workloads:
 - *Label*: log(time / prior) minus the median of its workload, squared error. A constant factor over a
   workload cannot change a ranking, so trees should not be spent on it. Pairwise ranking objectives ordered
   worse with the few rows a search has, and give no time.
-- *Weight*: sqrt(best / time), so accuracy goes where a search chooses.
+- *Weight*: sqrt(best / time), so accuracy goes where a search chooses; a small gain.
 - *Failures* have no time, and any label made up for them bends the regression near the edge of what is
   possible, where the best candidates often are. They train a second model, the gate: the probability p of
   failing. At p >= 1/2 the predicted time is multiplied by `FAILURE_FACTOR`, behind everything expected to
@@ -18,7 +18,6 @@ Decisions, each compared on synthetic spaces with held-out workloads:
   prediction is their mean; where data is thin they disagree.
 """
 
-import io
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -29,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.cost_model.dataset import Dataset, Lesson, TrainingSummary
-from tilewright.cost_model.schema import FeatureError
+from tilewright.cost_model.schema import check_candidates
 
 Matrix = NDArray[np.float32]
 Vector = NDArray[np.float64]
@@ -37,7 +36,6 @@ Vector = NDArray[np.float64]
 FAILURE_FACTOR = 1e9
 PRIOR_SPREAD = 0.7
 """Standard deviation of log time where only the prior is known: wrong by a factor of about two."""
-TRAINING_ARRAYS = ("x", "prior_ns", "time_ns", "group")
 MEMBERS = 4
 MEMBER_TREES, MEMBER_DEPTH, MEMBER_RATE = 30, 4, 0.25
 GATE_TREES, GATE_DEPTH, GATE_RATE = 40, 3, 0.3
@@ -101,7 +99,7 @@ class PriorOnly(AbstractRanker):
         return self
 
     def predict_with_spread(self, x: Matrix, prior_ns: Vector) -> tuple[Vector, Vector]:
-        return _prior_answer(_checked_prior(x, prior_ns), 0.0)
+        return _prior_answer(x, prior_ns)
 
     def summary(self) -> TrainingSummary | None:
         return None
@@ -148,16 +146,16 @@ class XGBoostRanker(AbstractRanker):
         return replace(self, learnt=Learnt(TrainingSummary.of(data), lesson.offset, members, gate))
 
     def predict_with_spread(self, x: Matrix, prior_ns: Vector) -> tuple[Vector, Vector]:
-        log_prior = _checked_prior(x, prior_ns, self.learnt)
         if self.learnt is None or not len(x):
-            return _prior_answer(log_prior, 0.0)
+            return _prior_answer(x, prior_ns)
+        check_candidates(x, prior_ns, self.learnt.summary.features)
         import xgboost as xgb
 
         rows = xgb.DMatrix(x, nthread=self.n_jobs)
         gate = self.learnt.gate
         failing = None if gate is None else gate.predict(rows)
         return _combine(
-            log_prior, self.learnt, [member.predict(rows) for member in self.learnt.members], failing
+            prior_ns, self.learnt, [member.predict(rows) for member in self.learnt.members], failing
         )
 
     def summary(self) -> TrainingSummary | None:
@@ -186,7 +184,9 @@ class XGBoostRanker(AbstractRanker):
         import xgboost as xgb
 
         def booster(name: str) -> Any:
-            return xgb.Booster({"nthread": settings["n_jobs"]}, model_file=bytearray(files[name]))
+            return xgb.Booster(
+                {"nthread": settings["n_jobs"], "verbosity": 0}, model_file=bytearray(files[name])
+            )
 
         learnt = settings["learnt"]
         if learnt is not None:
@@ -234,15 +234,14 @@ class HistGradientRanker(AbstractRanker):
         return replace(self, data=data, learnt=learnt)
 
     def predict_with_spread(self, x: Matrix, prior_ns: Vector) -> tuple[Vector, Vector]:
-        log_prior = _checked_prior(x, prior_ns, self.learnt)
         if self.learnt is None or not len(x):
-            return _prior_answer(log_prior, 0.0)
-
+            return _prior_answer(x, prior_ns)
+        check_candidates(x, prior_ns, self.learnt.summary.features)
         gate, wide = self.learnt.gate, x.astype(np.float64)  # else each member converts all rows again
         with _threads(self.n_jobs):
             failing = None if gate is None else gate.predict_proba(wide)[:, 1]
             values = [member.predict(wide) for member in self.learnt.members]
-        return _combine(log_prior, self.learnt, values, failing)
+        return _combine(prior_ns, self.learnt, values, failing)
 
     def summary(self) -> TrainingSummary | None:
         return None if self.learnt is None else self.learnt.summary
@@ -251,23 +250,21 @@ class HistGradientRanker(AbstractRanker):
         settings: dict[str, Any] = {"n_jobs": self.n_jobs, "seed": self.seed, "digest": None}
         if self.data is None:
             return settings, {}
-        settings["digest"] = self.data.schema_digest
-        packed = io.BytesIO()
-        np.savez(packed, **{name: getattr(self.data, name) for name in TRAINING_ARRAYS})
-        return settings, {"training.npz": packed.getvalue()}
+        return settings | {"digest": self.data.schema_digest}, {"training.npz": self.data.to_npz()}
 
     @classmethod
     def restore(cls, settings: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         ranker = cls(settings["n_jobs"], settings["seed"])
         if settings["digest"] is None:
             return ranker
-        with np.load(io.BytesIO(files["training.npz"]), allow_pickle=False) as rows:
-            data = Dataset(**{name: rows[name] for name in TRAINING_ARRAYS}, schema_digest=settings["digest"])
-        return ranker.fit(data)
+        return ranker.fit(Dataset.from_npz(files["training.npz"], settings["digest"]))
 
 
 def default_ranker(n_jobs: int = 1, seed: int = 0) -> AbstractRanker:
-    """XGBoost where it can be imported, scikit-learn elsewhere."""
+    """XGBoost where it can be imported, scikit-learn elsewhere.
+
+    Raise `n_jobs` only on idle cores: OpenMP threads that wait for a busy core cost more than they gain.
+    """
     try:
         import xgboost  # noqa: F401
     except (ImportError, OSError):  # OSError: installed, but its OpenMP library is missing
@@ -283,28 +280,16 @@ def _threads(count: int) -> AbstractContextManager[object]:
     return limits
 
 
-def _checked_prior(x: Matrix, prior_ns: Vector, learnt: Learnt | None = None) -> Vector:
-    """log(prior), after checking that both arrays describe the same N candidates."""
-    if x.ndim != 2 or prior_ns.shape != x.shape[:1]:
-        raise FeatureError(f"expected features (N, F) and priors (N,), got {x.shape} and {prior_ns.shape}")
-    if learnt is not None and x.shape[1] != learnt.summary.features:
-        raise FeatureError(f"expected {learnt.summary.features} features as in training, got {x.shape[1]}")
-    if not (np.isfinite(x).all() and np.isfinite(prior_ns).all() and (prior_ns > 0).all()):
-        raise FeatureError(
-            "expected finite features and priors > 0, got others; mask illegal candidates first"
-        )
-    return np.log(prior_ns, dtype=np.float64)
-
-
-def _prior_answer(log_prior: Vector, offset: float) -> tuple[Vector, Vector]:
-    return log_prior + offset, np.full(len(log_prior), PRIOR_SPREAD)
+def _prior_answer(x: Matrix, prior_ns: Vector) -> tuple[Vector, Vector]:
+    check_candidates(x, prior_ns)
+    return np.log(prior_ns), np.full(len(prior_ns), PRIOR_SPREAD)
 
 
 def _combine(
-    log_prior: Vector, learnt: Learnt, members: Sequence[NDArray[Any]], failing: NDArray[Any] | None
+    prior_ns: Vector, learnt: Learnt, members: Sequence[NDArray[Any]], failing: NDArray[Any] | None
 ) -> tuple[Vector, Vector]:
     """Prior, ensemble and gate in one answer; without members only the prior is scaled."""
-    mean, spread = _prior_answer(log_prior, learnt.offset)
+    mean, spread = np.log(prior_ns) + learnt.offset, np.full(len(prior_ns), PRIOR_SPREAD)
     if members:
         values = np.stack(members).astype(np.float64)
         mean, spread = mean + values.mean(axis=0), values.std(axis=0)

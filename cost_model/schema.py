@@ -79,3 +79,15 @@ class FeatureSchema:
                 f"{self.features[column].name!r}, row {row} ({len(bad)} such values in all)"
             )
         return matrix
+
+
+def check_candidates(
+    x: NDArray[np.float32], prior_ns: NDArray[np.float64], features: int | None = None
+) -> None:
+    """Refuse arrays that do not describe the same N candidates or hold values without a prediction."""
+    if x.ndim != 2 or prior_ns.shape != x.shape[:1]:
+        raise FeatureError(f"expected features (N, F) and priors (N,), got {x.shape} and {prior_ns.shape}")
+    if features is not None and x.shape[1] != features:
+        raise FeatureError(f"expected {features} features as in training, got {x.shape[1]}")
+    if not (np.isfinite(x).all() and np.isfinite(prior_ns).all() and (prior_ns > 0).all()):
+        raise FeatureError("expected finite features and priors > 0, got others; mask illegal rows first")

@@ -39,7 +39,7 @@ def is_float(dtype: str) -> bool:
     return dtype in FLOATS
 
 
-def numpy_dtype(dtype: str) -> np.dtype:  # type: ignore[type-arg]
+def numpy_dtype(dtype: str) -> np.dtype:  # type: ignore[type-arg,unused-ignore]
     """The NumPy type that stores ``dtype``."""
     return np.dtype(np.bool_ if dtype == "bool" else dtype)
 

@@ -33,7 +33,7 @@ def _divide(a: Array, b: Array) -> Array:
     # integers truncate towards zero, as ONNX and C do; a zero divisor gives 0 (no value is defined)
     b_safe = np.where(b == 0, 1, b)
     q = np.floor_divide(a, b_safe)
-    inexact = (np.remainder(a, b_safe) != 0) & ((a < 0) != (b_safe < 0))
+    inexact = (np.remainder(a, b_safe) != 0) & (np.less(a, 0) != np.less(b_safe, 0))
     return cast(Array, np.where(b == 0, 0, q + inexact).astype(a.dtype))
 
 
@@ -64,7 +64,9 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-def evaluate_expr(e: Expr, values: Mapping[str, Array], env: Mapping[str, Array], memo: dict[Expr, Array]) -> Array:
+def evaluate_expr(
+    e: Expr, values: Mapping[str, Array], env: Mapping[str, Array], memo: dict[Expr, Array]
+) -> Array:
     """``e`` over broadcast index arrays ``env`` (axis name to int64 array). Loads outside a tensor are legal only under a
     ``select`` that does not take them, so indices are clipped and the select drops the value."""
     done = memo.get(e)

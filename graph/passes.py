@@ -14,7 +14,7 @@ import numpy as np
 from tilewright.graph.affine import Affine, affine, make
 from tilewright.graph.dtypes import FLOATS, SIZES, numpy_dtype
 from tilewright.graph.evaluate import evaluate_nodes
-from tilewright.graph.expr import Const, Expr, Load, Op, Var, binary, cast, const, loads, rewrite, substitute
+from tilewright.graph.expr import Const, Expr, Load, Op, cast, const, index, rewrite, substitute, var
 from tilewright.graph.graph import Array, Graph
 from tilewright.graph.stage import Node, Stage, TensorType, View
 
@@ -23,10 +23,13 @@ FOLD_LIMIT = 64 << 20
 
 
 def rebuilt(
-    graph: Graph, nodes: Iterable[Node], constants: Mapping[str, Array], renamed: Mapping[str, str] | None = None
+    graph: Graph,
+    nodes: Iterable[Node],
+    constants: Mapping[str, Array],
+    renamed: Mapping[str, str] | None = None,
 ) -> Graph:
-    """A graph with the inputs and outputs of ``graph`` over other nodes and constants; ``renamed`` maps a tensor that is
-    gone to the one that replaces it."""
+    """A graph with the inputs and outputs of ``graph`` over other nodes and constants; ``renamed`` maps a
+    tensor that is gone to the one that replaces it."""
     renamed = renamed or {}
     new = Graph(inputs=list(graph.inputs), constants=dict(constants), output_names=list(graph.output_names))
     new.types = {i: graph.types[i] for i in graph.inputs}
@@ -120,8 +123,8 @@ def common_subexpressions(graph: Graph) -> Graph:
 
 
 def simplify(graph: Graph) -> Graph:
-    """Algebraic clean-up: ``x * 1``, ``x + 0``, stages that only copy, views of views, moves of moves, and loads from
-    constants whose elements are all equal."""
+    """Algebraic clean-up: ``x * 1``, ``x + 0``, stages that only copy, views of views, moves of moves, and
+    loads from constants whose elements are all equal."""
     constants = graph.constants
     uniform = {c: v for c, a in constants.items() if (v := _uniform(a)) is not None}
     renamed: dict[str, str] = {}
@@ -179,7 +182,9 @@ def _algebra(e: Expr) -> Expr:
     def go(n: Expr) -> Expr:
         done = memo.get(n)
         if done is None:
-            done = memo[n] = _rule(n if not isinstance(n, Op) else Op(n.dtype, n.kind, tuple(go(a) for a in n.args)))
+            done = memo[n] = _rule(
+                n if not isinstance(n, Op) else Op(n.dtype, n.kind, tuple(go(a) for a in n.args))
+            )
         return done
 
     return go(e)
@@ -240,12 +245,48 @@ def _as_view(s: Stage, types: Mapping[str, TensorType]) -> View | None:
     return View(s.output, s.body.tensor, s.type, s.origin) if flat == want else None
 
 
+def absorb_unit_views(graph: Graph) -> Graph:
+    """Where a view only adds or drops dimensions of size 1 after a stage that nothing else reads, let the stage have that
+    shape itself, so that what follows can fuse with it."""
+    readers = {t: len(c) for t, c in graph.consumers().items()}
+    made: dict[str, Node] = {}
+    for n in graph.nodes:
+        if isinstance(n, View) and readers[n.source] == 1 and n.source not in graph.outputs:
+            source = made.get(n.source)
+            if isinstance(source, Stage) and _reshapes_units(source, n):
+                del made[n.source]
+                made[n.output] = _with_shape(source, n)
+                continue
+        made[n.output] = n
+    return rebuilt(graph, made.values(), graph.constants)
+
+
+def _reshapes_units(s: Stage, v: View) -> bool:
+    names = {f"i{k}" for k in range(len(v.type.shape))}
+    squeezed = [[d for d in shape if d != 1] for shape in (s.type.shape, v.type.shape)]
+    return squeezed[0] == squeezed[1] and names.isdisjoint(a for a, _ in s.reduce)
+
+
+def _with_shape(s: Stage, v: View) -> Stage:
+    """``s`` with the shape of ``v``, which has the same sizes other than 1 in the same order."""
+    new: list[tuple[str, int]] = []
+    values: dict[str, Expr] = {a: index(0) for a, extent in s.axes if extent == 1}
+    old = list(s.axes)
+    for k, d in enumerate(v.type.shape):
+        while old and old[0][1] == 1 and d != 1:
+            old.pop(0)
+        if old and old[0][1] == d:
+            values[old.pop(0)[0]] = var(f"i{k}")
+        new.append((f"i{k}", d))
+    return Stage(v.output, tuple(new), substitute(s.body, values), s.reduce, s.reducer, s.origin)
+
+
 def optimise(graph: Graph) -> Graph:
     """All passes, in the order that lets each see the result of the one before."""
     from tilewright.graph.scaling import fold_scaling
 
-    for step in (eliminate_dead, fold_constants, simplify, fold_constants, common_subexpressions, fold_scaling,
-                 simplify, common_subexpressions, eliminate_dead):  # fmt: skip
+    clean = (simplify, fold_constants, common_subexpressions, absorb_unit_views)
+    for step in (eliminate_dead, fold_constants, *clean, fold_scaling, *clean):
         graph = step(graph)
     return graph
 
@@ -259,5 +300,3 @@ def count(graph: Graph) -> dict[str, int]:
         "views": len(graph.nodes) - len(stages),
         "constant_bytes": sum(a.size * SIZES[a.dtype.name] for a in graph.constants.values()),
     }
-
-

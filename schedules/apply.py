@@ -9,7 +9,7 @@ double its body: the inner extents become ``min(...)`` instead, and only the inn
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tilewright.graph.affine import Affine, affine, interval, make
 from tilewright.graph.dtypes import FLOATS
@@ -43,6 +43,8 @@ class Local:
     buffer: Buffer
     strides: Mapping[str, int]
     base: Mapping[str, Affine]
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """For separate accumulators: how many each spread or vector loop has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +133,11 @@ class _Phase:
         for name, into, loop in phase.attached:
             if into != leader.name:
                 raise ScheduleError(f"at {name}: expected the leader {leader.name}; got {into!r}")
-            if loop and loop != "root":
-                check(loop in names, f"at {name}: expected a loop of {names} or root; got {loop!r}")
-                self.position[name] = names.index(loop) + 1
-            elif loop == "root":
+            if loop == "root":
                 self.position[name] = 0
+            elif loop != "tile":
+                check(loop in names, f"at {name}: expected a loop of {names}, root or tile; got {loop!r}")
+                self.position[name] = names.index(loop) + 1
             else:
                 dynamic = [k for k, i in enumerate(self.loops.items) if not i.static]
                 self.position[name] = dynamic[-1] + 1 if dynamic else 0
@@ -356,16 +358,18 @@ class _Phase:
 
     def _spread_buffer(self, stage: PStage, wide: list[Item], result: Local, state: State, dtype: str) -> Local:
         lanes: dict[str, int] = {}
+        counts: dict[str, int] = {}
         size = 1
         for i in reversed(wide):
             lanes[f"{i.axis}.{i.level}"] = size
             outer = [o for o in wide if o.axis == i.axis and o.level < i.level]
             width = outer[-1].size if outer else self._cap_outside(stage, i)
-            size *= width // i.size
+            counts[i.name] = width // i.size
+            size *= counts[i.name]
         strides = {a: s * size for a, s in result.strides.items()}
         total = size * result.buffer.size
         check(total <= MAX_REGISTER_ELEMENTS, f"spread {stage.name}: expected fewer accumulators; got {total}")
-        return Local(Buffer(f"{stage.name}.wide", total, dtype, "register"), {**strides, **lanes}, dict(result.base))
+        return Local(Buffer(f"{stage.name}.wide", total, dtype, "register"), {**strides, **lanes}, dict(result.base), counts)
 
     def _cap_outside(self, stage: PStage, item: Item) -> int:
         sizes = sizes_of(stage, self.schedule, self.sizes)[item.axis]
@@ -394,9 +398,7 @@ class _Phase:
 
     @staticmethod
     def _lane_count(item: Item, where: Local) -> int:
-        mine = where.strides[item.name]
-        larger = [s for s in where.strides.values() if s > mine]
-        return (min(larger) if larger else where.buffer.size) // mine
+        return where.counts[item.name]
 
     def _fold(
         self,

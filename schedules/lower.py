@@ -366,7 +366,7 @@ class _Writer:
             if found is not None:
                 return found, constant, stride
         offset = self._sum(dynamic)
-        found = self.fn.op(f"getelementptr inbounds {memory_type(dtype)}, ptr {pointer}, i64 {offset}", "int64").name
+        found = self.fn.op(f"getelementptr {memory_type(dtype)}, ptr {pointer}, i64 {offset}", "int64").name
         self.addresses[-1][key] = found
         return found, constant, stride
 
@@ -380,7 +380,7 @@ class _Writer:
     def _offset(self, pointer: str, constant: int, dtype: str) -> str:
         if constant == 0:
             return pointer
-        return self.fn.op(f"getelementptr inbounds {memory_type(dtype)}, ptr {pointer}, i64 {constant}", "int64").name
+        return self.fn.op(f"getelementptr {memory_type(dtype)}, ptr {pointer}, i64 {constant}", "int64").name
 
     def _load(self, e: Load) -> Value:
         a = self._affine(e.index[0])

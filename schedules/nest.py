@@ -179,7 +179,6 @@ class _Scope:
     ranges: dict[str, tuple[int, int]]
     kinds: dict[str, str]
     buffers: dict[str, int]
-    written: set[str]
 
 
 def _rule_static(node: Node, s: _Scope) -> str | None:
@@ -261,8 +260,8 @@ def verify(program: Program) -> None:
     """Check every rule at every node; raise :class:`VerifyError` with the first broken one."""
     sizes = {p.name: p.size for p in (*program.inputs, program.output)}
     sizes.update((b.name, b.size) for b in (*program.packed, *program.shared))
-    _verify(program.prepare, _Scope({}, {}, dict(sizes), set()))
-    _verify(program.body, _Scope({}, {}, dict(sizes), set()))
+    _verify(program.prepare, _Scope({}, {}, dict(sizes)))
+    _verify(program.body, _Scope({}, {}, dict(sizes)))
 
 
 def _verify(node: Node, s: _Scope) -> None:
@@ -277,12 +276,14 @@ def _verify(node: Node, s: _Scope) -> None:
         kinds = {**s.kinds, node.var: node.kind}
         if not isinstance(node.extent, Const):
             kinds[node.var + "!"] = "parallel"
-        _verify(node.body, _Scope({**s.ranges, node.var: (0, node.limit - 1)}, kinds, s.buffers, s.written))
+        _verify(node.body, _Scope({**s.ranges, node.var: (0, node.limit - 1)}, kinds, s.buffers))
     elif isinstance(node, Alloc):
-        _verify(node.body, _Scope(s.ranges, s.kinds, {**s.buffers, node.buffer.name: node.buffer.size}, s.written))
+        _verify(node.body, _Scope(s.ranges, s.kinds, {**s.buffers, node.buffer.name: node.buffer.size}))
     elif isinstance(node, If):
-        _verify(node.then, s)
+        # the condition narrows the ranges of its variables; the rules only know that it does
+        narrowed = _Scope(s.ranges, {**s.kinds, **{v + "!": "parallel" for v in variables(node.condition)}}, s.buffers)
+        _verify(node.then, narrowed)
         if node.otherwise is not None:
-            _verify(node.otherwise, s)
+            _verify(node.otherwise, narrowed)
 
 

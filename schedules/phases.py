@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tilewright.graph.affine import Ranges, affine
-from tilewright.graph.expr import Const, Expr, Load, Var, const, loads, rewrite, var, variables, walk
+from tilewright.graph.affine import Ranges, affine, make
+from tilewright.graph.expr import Expr, Load, Var, const, loads, rewrite, var, variables
 from tilewright.graph.stage import Axes, Stage, TensorType
 from tilewright.graph.workload import Workload
 from tilewright.schedules.steps import At, Inline, Schedule, check
@@ -74,9 +74,9 @@ def phases(workload: Workload, schedule: Schedule) -> list[Phase]:
     stages = resolve_views(workload)
     inlined = [s.stage for s in schedule.steps if isinstance(s, Inline)]
     stages = inline(stages, inlined, workload)
-    stages = _give_leaders(stages, workload.output)
-    names = [s.output for s in stages]
     ats = [s for s in schedule.steps if isinstance(s, At)]
+    stages = _give_leaders(stages, {s.stage for s in ats})
+    names = [s.output for s in stages]
     for step in ats:
         check(step.stage in names and step.leader in names, f"{step}: expected stages of {names}")
     leader_of = {s.stage: s.leader for s in ats}
@@ -106,7 +106,7 @@ def phases(workload: Workload, schedule: Schedule) -> list[Phase]:
             if root(s.output) != leader:
                 leaked = inside & set(s.sources)
                 check(not leaked, f"stage {s.output} reads {sorted(leaked)}, which exist only inside {leader}")
-        attached = tuple((m.output, *loops.get(m.output, (leader_of[m.output], ""))) for m in members[:-1])
+        attached = tuple((m.output, *loops.get(m.output, (leader_of[m.output], "tile"))) for m in members[:-1])
         out.append(_collapse(_unify(members, attached, types)))
     return out
 
@@ -190,11 +190,11 @@ def inline(stages: list[Stage], names: list[str], workload: Workload) -> list[St
     return out
 
 
-def _give_leaders(stages: list[Stage], output: str) -> list[Stage]:
-    """Split every reduction that would lead a phase into its accumulator and an identity leader."""
+def _give_leaders(stages: list[Stage], attached: set[str]) -> list[Stage]:
+    """Split every reduction that is not computed inside another stage into its accumulator and an identity leader."""
     out: list[Stage] = []
     for s in stages:
-        if s.reducer is None or (s.output != output and _read_in_step(s, stages)):
+        if s.reducer is None or s.output in attached:
             out.append(s)
             continue
         out.append(replace(s, output=s.output + ACC))
@@ -202,16 +202,6 @@ def _give_leaders(stages: list[Stage], output: str) -> list[Stage]:
         body = Load(s.body.dtype, s.output + ACC, tuple(var(a) for a, _ in axes))
         out.append(Stage(s.output, axes, body, origin=s.origin))
     return out
-
-
-def _read_in_step(s: Stage, stages: list[Stage]) -> bool:
-    """Whether every reader walks ``s`` by its own axes, so that it can be computed inside the reader's loops."""
-    readers = [(r, e) for r in stages for e in loads(r.body) if e.tensor == s.output]
-    return bool(readers) and all(
-        isinstance(i, Var) or (isinstance(i, Const) and extent == 1)
-        for _, e in readers
-        for i, (_, extent) in zip(e.index, s.axes, strict=True)
-    )
 
 
 def _unify(members: list[Stage], attached: tuple[tuple[str, str, str], ...], types: Mapping[str, TensorType]) -> Phase:
@@ -241,7 +231,6 @@ def _unify(members: list[Stage], attached: tuple[tuple[str, str, str], ...], typ
                         extent == 1,
                         f"at {producer.output}: expected {reader.output} to walk it in step; got index {i}; keep it a phase",
                     )
-    leader = members[-1]
     names: dict[tuple[str, str], str] = {}
     for stage in reversed(members):
         for axis, _ in stage.axes + stage.reduce:
@@ -271,7 +260,6 @@ def _unify(members: list[Stage], attached: tuple[tuple[str, str, str], ...], typ
                 body,
             )
         )
-    del leader
     return Phase(tuple(out), attached)
 
 
@@ -306,7 +294,6 @@ def _flat_loads(
 
 def _collapse(phase: Phase) -> Phase:
     """Merge neighbouring axes as long as a pair can be merged in every stage."""
-    strides = {s.name: _output_strides(s) for s in phase.stages}
     changed = True
     while changed:
         changed = False
@@ -315,17 +302,7 @@ def _collapse(phase: Phase) -> Phase:
             if merged is not None:
                 phase, changed = merged, True
                 break
-    del strides
     return phase
-
-
-def _output_strides(s: PStage) -> dict[str, int]:
-    out: dict[str, int] = {}
-    n = 1
-    for a, e in reversed(s.axes):
-        out[a] = n
-        n *= e
-    return out
 
 
 def _neighbours(phase: Phase) -> list[tuple[str, str]]:
@@ -399,14 +376,7 @@ def _merge_body(body: Expr, a: str, b: str, extent_b: int, name: str, local: Map
             return e
         terms = {v: c for v, c in flat.terms if v not in (a, b)}
         terms[name] = flat.coefficient(b)
-        from tilewright.graph.affine import make
-
         return Load(e.dtype, e.tensor, (make(terms, flat.const).expr(),))
 
     new = rewrite(body, rule, memo)
     return None if failed else new
-
-
-def indirect(e: Expr) -> bool:
-    """Whether an index expression reads a tensor (a gather)."""
-    return any(isinstance(n, Load) for n in walk(e))

@@ -6,7 +6,8 @@ has one loop, ``i.0``. Factors need not divide: a remainder becomes a second bod
 
 =====================  ====================================================================================================
 ``inline S``           compute S where it is read. ``t = relu(c); y = t * 2``  ->  ``y = relu(c) * 2``
-``at S L AXIS.K``      compute S inside the named loop of stage L, into a local buffer that holds just what the loop needs
+``at S L LOOP``        compute S inside the named loop of stage L (``tile``: inside the innermost one that stays a loop), into a
+                       local buffer that holds just what the loop needs
 ``split S AXIS N...``  tile an axis.  ``for i in M``  ->  ``for i.0: for i.1: for i.2``
 ``order S LOOP...``    the order of the loops of S, outermost first (all of them)
 ``parallel S N``       run the N outermost loops of S in parallel, fused

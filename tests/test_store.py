@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from tilewright.tuning_logs import Hit, Miss, Record, RecordError, Store, StoreError, candidate_id, tables
 
 HOST: dict[str, Any] = {"hard": {"arch": "x86", "threads": 1}, "soft": {"governor": "performance"}}
+_SERVER = "TILEWRIGHT_TEST_SERVER"
 HOT = {"cache": "hot", "timer": "loop"}
 
 
@@ -52,9 +53,18 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "sub" / "records.sqlite"
 
 
-@pytest.fixture(params=["file", "memory"])
+@pytest.fixture(params=["file", "memory", "server"])
 def store(request: pytest.FixtureRequest, path: Path) -> Iterator[Store]:
-    with Store(path if request.param == "file" else ":memory:") as opened:
+    """Every contract holds for every place; the server is an empty scratch database, named by its URL."""
+    places: dict[str, str | Path | None] = {"file": path, "memory": ":memory:"}
+    place = places.get(request.param, os.environ.get(_SERVER))
+    if place is None:
+        pytest.skip(f"needs {_SERVER}=postgresql+psycopg://... (its tilewright tables are dropped)")
+    if request.param == "server":
+        engine = sa.create_engine(str(place))
+        tables.METADATA.drop_all(engine)
+        engine.dispose()
+    with Store(place) as opened:
         yield opened
 
 
@@ -224,8 +234,8 @@ def test_a_miss_names_the_policy_field(store: Store) -> None:
     store.add(make())
     found = miss(store.best("w1", HOST, {"cache": "cold"}))
     assert found.reasons == (
-        'policy.cache: asked "cold", stored "hot" (1 records)',
-        'policy.timer: asked nothing, stored "loop" (1 records)',
+        'policy.cache: asked "cold", stored "hot" (1 record)',
+        'policy.timer: asked nothing, stored "loop" (1 record)',
     )
 
 
@@ -233,7 +243,7 @@ def test_a_miss_compares_with_the_nearest_key(store: Store) -> None:
     far = {"hard": {"arch": "arm", "threads": 64}, "soft": {}}
     store.add_many([make(target=far), make(), make(target=far, trial=2)])
     found = miss(store.best("w1", {"hard": {"arch": "x86", "threads": 2}, "soft": {}}, HOT))
-    assert found.reasons == ("target.hard.threads: asked 2, stored 1 (1 records)",)
+    assert found.reasons == ("target.hard.threads: asked 2, stored 1 (1 record)",)
 
 
 def test_a_miss_names_other_shapes_of_the_family(store: Store) -> None:
@@ -243,11 +253,11 @@ def test_a_miss_names_other_shapes_of_the_family(store: Store) -> None:
     found = miss(store.best("unknown", HOST, HOT, family="f1", workload=asked))
     assert found.reasons == (
         "workload family known with other shapes: 2 workload(s) stored",
-        "workload.shape[0]: asked 128, stored 64 (1 records)",
+        "workload.shape[0]: asked 128, stored 64 (1 record)",
     )
     assert found.nearest == make()
     found = miss(store.best("unknown", HOST, HOT, family="f1"))
-    assert found.reasons[1] == "workload: asked unknown, stored w1 (1 records)"
+    assert found.reasons[1] == "workload: asked unknown, stored w1 (1 record)"
 
 
 def test_a_miss_without_relatives(store: Store) -> None:

@@ -193,7 +193,7 @@ def _nearest(connection: sa.Connection, asked: Asked, condition: sa.ColumnElemen
     )
     return _Nearest(
         key_digest=row.key_digest,
-        reasons=[f"{text} ({count} records)" for text in texts],
+        reasons=[f"{text} ({count} record{'' if count == 1 else 's'})" for text in texts],
         workloads=len({other.workload_hash for other in contexts}),
     )
 

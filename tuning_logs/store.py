@@ -3,7 +3,7 @@
 Several processes may write to one store at once; each opens its own `Store` (do not carry one across a fork).
 Threads may share one. Each `add` or `add_many` is one committed transaction: when it has returned, killing
 the process loses nothing, and nobody ever sees half of it. A store opened with `read_only=True` changes
-nothing.
+nothing in it (SQLite may put its `-wal` and `-shm` files beside the file, which are its own bookkeeping).
 """
 
 import contextlib

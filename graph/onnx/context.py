@@ -1,8 +1,8 @@
 """What an operator of the registry sees of a node, and the errors of an import.
 
-A value is a NumPy array where the importer knows it already (initializers, shapes, and whatever was computed from those)
-and a :class:`Tensor` otherwise. Arrays may be empty or of types that no tensor may have; they become constants of the
-graph only when an operator asks for them as tensors.
+A value is a NumPy array where the importer knows it already (initializers, shapes, and whatever was computed
+from those) and a :class:`Tensor` otherwise. Arrays may be empty or of types that no tensor may have; they
+become constants of the graph only when an operator asks for them as tensors.
 """
 
 from __future__ import annotations
@@ -130,16 +130,16 @@ class Node:
         a = self._attributes.get(name)
         return None if a is None else helper.get_attribute_value(a)
 
-    def int(self, name: str, default: int) -> int:
+    def integer(self, name: str, default: int) -> int:
         """An integer attribute."""
         v = self.raw(name)
         return default if v is None else int(v)
 
     def flag(self, name: str, default: bool = False) -> bool:
         """An integer attribute that means yes or no."""
-        return bool(self.int(name, default))
+        return bool(self.integer(name, default))
 
-    def float(self, name: str, default: float) -> float:
+    def real(self, name: str, default: float) -> float:
         """A floating-point attribute, as the shortest decimal that reads back as the stored float32."""
         v = self.raw(name)
         return default if v is None else float(str(np.float32(v)))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tilewright.graph.onnx.context import ImportFailure
 
@@ -40,13 +40,38 @@ def read_model(source: str | os.PathLike[str] | ModelProto) -> ModelProto:
     for tensor in _tensors(model.graph):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             if path is None:
-                raise ImportFailure(f"tensor {tensor.name!r} is in an external file; import the model by its path")
+                raise ImportFailure(
+                    f"tensor {tensor.name!r} is in an external file; import the model by its path"
+                )
             _load_external(tensor, path)
     return inliner.inline_local_functions(model) if model.functions else model
 
 
+def expand_functions(model: ModelProto, supported: Container[str]) -> ModelProto:
+    """Replace unsupported nodes that the ONNX standard defines by simpler nodes with those."""
+    from onnx import defs, inliner
+
+    version = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
+    for _ in range(3):  # a definition may use another defined operator
+        found = set()
+        for node in model.graph.node:
+            known = node.domain not in ("", "ai.onnx") or node.op_type in supported
+            if known or not defs.has(node.op_type, version, ""):
+                continue
+            schema: Any = defs.get_schema(node.op_type, version, "")
+            if schema.has_function or schema.has_context_dependent_function:
+                found.add(("", node.op_type))
+        if not found:
+            break
+        try:
+            model = inliner.inline_selected_functions(model, sorted(found), inline_schema_functions=True)
+        except RuntimeError:  # some definitions fail to expand when optional inputs are absent
+            break
+    return model
+
+
 def _parse(path: Path) -> ModelProto:
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped,unused-ignore]
     from onnx import ModelProto
 
     try:
@@ -59,7 +84,9 @@ def _parse(path: Path) -> ModelProto:
     try:
         model.ParseFromString(data)
     except DecodeError as e:
-        raise ImportFailure(f"{path}: not an ONNX model, or truncated ({len(data)} bytes do not parse)") from e
+        raise ImportFailure(
+            f"{path}: not an ONNX model, or truncated ({len(data)} bytes do not parse)"
+        ) from e
     return model
 
 
@@ -88,21 +115,27 @@ def _load_external(tensor: TensorProto, model_path: Path) -> None:
     folder = model_path.parent.resolve()
     file = model_path.parent / location
     if not location or Path(location).is_absolute() or not file.resolve().is_relative_to(folder):
-        raise ImportFailure(f"{model_path}: external data of {tensor.name!r} must lie in the model's folder; "
-                            f"got {location!r}")  # fmt: skip
+        raise ImportFailure(
+            f"{model_path}: external data of {tensor.name!r} must lie in the model's folder; got {location!r}"
+        )
     try:
         offset, length = int(entries.get("offset", 0)), int(entries.get("length", -1))
         with file.open("rb") as f:
             f.seek(offset)
             data = f.read(length) if length >= 0 else f.read()
     except ValueError as e:
-        raise ImportFailure(f"{model_path}: external data of {tensor.name!r} has a bad offset or length") from e
+        raise ImportFailure(
+            f"{model_path}: external data of {tensor.name!r} has a bad offset or length"
+        ) from e
     except OSError as e:
-        raise ImportFailure(f"{model_path}: external data of {tensor.name!r}: cannot read {location!r}: "
-                            f"{e.strerror or e}") from e  # fmt: skip
+        raise ImportFailure(
+            f"{model_path}: external data of {tensor.name!r}: cannot read {location!r}: {e.strerror or e}"
+        ) from e
     if 0 <= length != len(data):
-        raise ImportFailure(f"{model_path}: external data file {location!r} is truncated: {tensor.name!r} needs {length} "
-                            f"bytes at {offset}; got {len(data)}")  # fmt: skip
+        raise ImportFailure(
+            f"{model_path}: external data file {location!r} is truncated: {tensor.name!r} needs {length} "
+            f"bytes at {offset}; got {len(data)}"
+        )
     tensor.raw_data = data
     tensor.data_location = TensorProto.DEFAULT
     del tensor.external_data[:]

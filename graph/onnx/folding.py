@@ -1,4 +1,5 @@
-"""NumPy meaning of the operators that compute shapes. Arrays here may be empty, which tensors of a graph may not."""
+"""NumPy meaning of the operators that compute shapes. Arrays here may be empty, which tensors of a graph
+may not."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def _unsqueeze(n: Node, x: Any) -> Any:
     return np.expand_dims(x, tuple(n.axes() or ()))
 
 
-def _reshape(n: Node, x: Any) -> Any:
+def _reshape(n: Node, x: Any, *_: Any) -> Any:
     want = n.known_ints(1, "shape") if n.has(1) else n.ints("shape") or []
     if not n.flag("allowzero"):
         want = [x.shape[k] if d == 0 else d for k, d in enumerate(want)]
@@ -45,14 +46,14 @@ def _reshape(n: Node, x: Any) -> Any:
 def _divide(_: Node, a: Any, b: Any) -> Any:
     if a.dtype.kind == "f":
         return a / b
-    safe = np.where(b == 0, 1, b)
+    safe = np.where(b == 0, 1, b)  # integers truncate towards zero
     return (np.sign(a) * np.sign(safe) * (np.abs(a) // np.abs(safe))).astype(a.dtype)
 
 
 def _cast(n: Node, x: Any) -> Any:
     from onnx import helper
 
-    return x.astype(helper.tensor_dtype_to_np_dtype(n.int("to", 1)))
+    return x.astype(helper.tensor_dtype_to_np_dtype(n.integer("to", 1)))
 
 
 def _reduce(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,12 +73,13 @@ FOLD: dict[str, Callable[..., Any]] = {
     "Mul": lambda n, a, b: a * b,
     "Div": _divide,
     "Cast": _cast,
-    "Concat": lambda n, *parts: np.concatenate(parts, n.int("axis", 1)),
+    "CastLike": lambda n, x, like: x.astype(like.dtype),
+    "Concat": lambda n, *parts: np.concatenate(parts, n.integer("axis", 1)),
     "Equal": lambda n, a, b: np.equal(a, b),
     "Expand": lambda n, x, _: np.broadcast_to(
         x, np.broadcast_shapes(x.shape, tuple(n.known_ints(1, "shape")))
-    ).copy(),  # fmt: skip
-    "Gather": lambda n, x, i: np.take(x, i, axis=n.int("axis", 0)),
+    ).copy(),
+    "Gather": lambda n, x, i: np.take(x, i, axis=n.integer("axis", 0)),
     "Identity": lambda n, x: x,
     "NonZero": lambda n, x: np.array(np.nonzero(np.atleast_1d(x)), np.int64),
     "Not": lambda n, x: np.logical_not(x),

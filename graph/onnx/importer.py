@@ -1,8 +1,9 @@
 """ONNX models to graphs.
 
-One walk over the nodes. What is known already (weights, shapes and whatever follows from them) is computed with NumPy at
-once, so that shape arithmetic vanishes; the rest becomes stages through the registry of :mod:`.context`. A node without a
-translation does not stop the walk: all of them are named together in one error.
+One walk over the nodes. What is known already (weights, shapes and whatever follows from them) is computed
+with NumPy at once, so that shape arithmetic vanishes; the rest becomes stages through the registry of
+:mod:`.context`. A node without a translation does not stop the walk: all of them are named together in one
+error.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tilewright.graph.graph import Graph, Tensor
 from tilewright.graph.onnx import neural, simple, tensors  # noqa: F401  (they fill the registry)
 from tilewright.graph.onnx.bind import bind_inputs
 from tilewright.graph.onnx.context import OPERATORS, Constants, ImportFailure, Node, UnsupportedError, Value
-from tilewright.graph.onnx.files import read_model
+from tilewright.graph.onnx.files import expand_functions, read_model
 from tilewright.graph.onnx.folding import FOLD
 
 if TYPE_CHECKING:
@@ -38,17 +39,19 @@ _Scope = dict[str, "Value | _Missing"]
 
 
 def import_onnx(
-    source: str | os.PathLike[str] | ModelProto, shapes: Mapping[str, Sequence[int]] | None = None, optimise: bool = True
+    source: str | os.PathLike[str] | ModelProto,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    optimise: bool = True,
 ) -> Graph:
     """Import an ONNX model.
 
-    ``source`` is a path or a ``ModelProto``; ``shapes`` binds the inputs that have dynamic dimensions, by name. The graph
-    is optimised (:func:`tilewright.graph.passes.optimise`) unless told otherwise.
+    ``source`` is a path or a ``ModelProto``; ``shapes`` binds the inputs that have dynamic dimensions, by
+    name. The graph is optimised (:func:`tilewright.graph.passes.optimise`) unless told otherwise.
 
-    Raises :class:`ImportFailure` if the file is broken or an input is not bound, and :class:`UnsupportedError` naming every
-    node that has no translation.
+    Raises :class:`ImportFailure` if the file is broken or an input is not bound, and
+    :class:`UnsupportedError` naming every node that has no translation.
     """
-    model = read_model(source)
+    model = expand_functions(read_model(source), {*OPERATORS, *FOLD, "If"})
     walk = _Walk(model, shapes or {})
     graph = walk.run()
     return passes.optimise(graph) if optimise else graph
@@ -74,7 +77,13 @@ class _Walk:
         for name, value in results:
             if value is None or isinstance(value, _Missing):
                 raise ImportFailure(f"output {name!r} is not computed by any node")
-            self.graph.output(value if isinstance(value, Tensor) else self.constants.tensor(value, name), name)
+            if not isinstance(value, Tensor) and value.size == 0:
+                raise ImportFailure(
+                    f"output {name!r} is empty (shape {value.shape}): there is nothing to compute"
+                )
+            self.graph.output(
+                value if isinstance(value, Tensor) else self.constants.tensor(value, name), name
+            )
         return self.graph
 
     def _initializers(self, graph: GraphProto, scope: _Scope) -> None:
@@ -91,19 +100,21 @@ class _Walk:
     def _nodes(self, graph: GraphProto, scope: _Scope) -> None:
         for number, proto in enumerate(graph.node):
             label = proto.name or f"{proto.op_type}_{number}"
-            outputs: Sequence[Value | None | _Missing]
+            outputs: Sequence[Value | _Missing | None]
             try:
                 outputs = self._node(proto, scope, label)
             except GraphError as e:
                 if isinstance(e, ImportFailure):
                     raise
-                self.unsupported.append(f"{label} ({proto.op_type}, domain {proto.domain or 'ai.onnx'!r}): {e}")
+                self.unsupported.append(
+                    f"{label} ({proto.op_type}, domain {proto.domain or 'ai.onnx'!r}): {e}"
+                )
                 outputs = [_MISSING] * len(proto.output)
             for name, value in zip(proto.output, outputs, strict=False):
                 if name and value is not None:
                     scope[name] = value
 
-    def _node(self, proto: NodeProto, scope: _Scope, label: str) -> Sequence[Value | None | _Missing]:
+    def _node(self, proto: NodeProto, scope: _Scope, label: str) -> Sequence[Value | _Missing | None]:
         if proto.op_type == "If" and proto.domain in _DEFAULT_DOMAINS:
             return self._branch(proto, scope)
         translate = OPERATORS.get(proto.op_type) if proto.domain in _DEFAULT_DOMAINS else None
@@ -112,7 +123,9 @@ class _Walk:
             raise GraphError("the operator is not supported")
         undefined = [i for i in proto.input if i and i not in scope]
         if undefined:
-            raise ImportFailure(f"node {label} ({proto.op_type}) reads {undefined[0]!r}, which nothing before it defines")
+            raise ImportFailure(
+                f"node {label} ({proto.op_type}) reads {undefined[0]!r}, which nothing before it defines"
+            )
         inputs = [scope[i] if i else None for i in proto.input]
         values = [v for v in inputs if not isinstance(v, _Missing)]
         if len(values) != len(inputs):
@@ -120,7 +133,7 @@ class _Walk:
         if values and all(not isinstance(v, Tensor) for v in values):
             return self._known(proto, values, label)
         if translate is None:
-            raise GraphError("supported only on values that are known at import")
+            raise GraphError("supported only on values known at import: its inputs must be a constant")
         self.graph.origin = label
         return _as_list(translate(Node(proto, values, self.opset, self.constants)))
 
@@ -135,7 +148,7 @@ class _Walk:
             try:
                 with np.errstate(all="ignore"):
                     return [np.asarray(fold(node, *arrays))]
-            except (ValueError, IndexError, TypeError) as e:
+            except (ValueError, IndexError) as e:
                 raise GraphError(str(e)) from e
         results = _as_list(OPERATORS[proto.op_type](node))
         for r in results:
@@ -146,10 +159,10 @@ class _Walk:
             next(computed).astype(numpy_dtype(r.dtype)) if isinstance(r, Tensor) else r for r in results
         ]  # fmt: skip
 
-    def _branch(self, proto: NodeProto, scope: _Scope) -> Sequence[Value | None | _Missing]:
+    def _branch(self, proto: NodeProto, scope: _Scope) -> Sequence[Value | _Missing | None]:
         condition = scope.get(proto.input[0])
         if condition is None or isinstance(condition, Tensor):
-            raise GraphError("the condition is computed at run time; only a constant condition is supported")
+            raise GraphError("the condition must be a constant; it is computed at run time")
         if isinstance(condition, _Missing):
             return [_MISSING] * len(proto.output)
         name = "then_branch" if bool(np.asarray(condition).reshape(-1)[0]) else "else_branch"
@@ -167,5 +180,3 @@ def _as_list(result: Any) -> Sequence[Value | None]:
 def supported_operators() -> list[str]:
     """Names of the operators of the default domain that can be imported."""
     return sorted({*OPERATORS, *FOLD, "If"})
-
-

@@ -21,7 +21,7 @@ def _conv(n: Node) -> Result:
     mode = n.text("auto_pad", "NOTSET")
     if mode not in ("NOTSET", ""):
         pads = auto_pads(mode, x.shape[2:], w.shape[2:], strides, dilations)
-    return ops.conv(x, w, n.maybe(2), strides, dilations, pads, n.int("group", 1))
+    return ops.conv(x, w, n.maybe(2), strides, dilations, pads, n.integer("group", 1))
 
 
 @operator("ConvTranspose")
@@ -47,7 +47,7 @@ def _conv_transpose(n: Node) -> Result:
             begin.append(small if mode == "SAME_UPPER" else large)
             end.append(large if mode == "SAME_UPPER" else small)
         pads = begin + end
-    return ops.conv_transpose(x, w, n.maybe(2), strides, dilations, pads, extra, n.int("group", 1))
+    return ops.conv_transpose(x, w, n.maybe(2), strides, dilations, pads, extra, n.integer("group", 1))
 
 
 def _window(n: Node) -> ops.Window:
@@ -74,12 +74,12 @@ def _average_pool(n: Node) -> Result:
 
 @operator("LpPool")
 def _lp_pool(n: Node) -> Result:
-    return ops.lp_pool(n.tensor(0), _window(n), n.int("p", 2))
+    return ops.lp_pool(n.tensor(0), _window(n), n.integer("p", 2))
 
 
 @operator("GlobalLpPool")
 def _global_lp_pool(n: Node) -> Result:
-    return ops.global_lp_pool(n.tensor(0), n.int("p", 2))
+    return ops.global_lp_pool(n.tensor(0), n.integer("p", 2))
 
 
 @operator("BatchNormalization")
@@ -87,32 +87,32 @@ def _batch_norm(n: Node) -> Result:
     if n.flag("training_mode") or n.wants(1):
         raise GraphError("training_mode or its extra outputs are used; only inference is supported")
     scale, bias, mean, var = (n.tensor(k) for k in range(1, 5))
-    return [ops.batch_norm(n.tensor(0), scale, bias, mean, var, n.float("epsilon", 1e-5))]
+    return [ops.batch_norm(n.tensor(0), scale, bias, mean, var, n.real("epsilon", 1e-5))]
 
 
 @operator("LayerNormalization")
 def _layer_norm(n: Node) -> Result:
     y, mean, inverse = ops.layer_norm(
-        n.tensor(0), n.maybe(1), n.maybe(2), n.int("axis", -1), n.float("epsilon", 1e-5)
+        n.tensor(0), n.maybe(1), n.maybe(2), n.integer("axis", -1), n.real("epsilon", 1e-5)
     )  # fmt: skip
     return [y, mean, inverse][: len(n.proto.output)]
 
 
 @operator("RMSNormalization")
 def _rms_norm(n: Node) -> Result:
-    return ops.rms_norm(n.tensor(0), n.tensor(1), n.int("axis", -1), n.float("epsilon", 1e-5))
+    return ops.rms_norm(n.tensor(0), n.tensor(1), n.integer("axis", -1), n.real("epsilon", 1e-5))
 
 
 @operator("InstanceNormalization")
 def _instance_norm(n: Node) -> Result:
-    return ops.instance_norm(n.tensor(0), n.tensor(1), n.tensor(2), n.float("epsilon", 1e-5))
+    return ops.instance_norm(n.tensor(0), n.tensor(1), n.tensor(2), n.real("epsilon", 1e-5))
 
 
 @operator("GroupNormalization")
 def _group_norm(n: Node) -> Result:
-    groups = n.int("num_groups", 1)
+    groups = n.integer("num_groups", 1)
     per_group = n.opset < 21
-    return ops.group_norm(n.tensor(0), n.tensor(1), n.tensor(2), groups, n.float("epsilon", 1e-5), per_group)
+    return ops.group_norm(n.tensor(0), n.tensor(1), n.tensor(2), groups, n.real("epsilon", 1e-5), per_group)
 
 
 @operator("MeanVarianceNormalization")
@@ -122,6 +122,6 @@ def _mean_variance_norm(n: Node) -> Result:
 
 @operator("LRN")
 def _lrn(n: Node) -> Result:
-    return ops.lrn(n.tensor(0), n.int("size", 1), n.float("alpha", 1e-4), n.float("beta", 0.75), n.float("bias", 1.0))
-
-
+    return ops.lrn(
+        n.tensor(0), n.integer("size", 1), n.real("alpha", 1e-4), n.real("beta", 0.75), n.real("bias", 1.0)
+    )

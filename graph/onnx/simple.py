@@ -12,34 +12,83 @@ from tilewright.graph.graph import Tensor
 from tilewright.graph.onnx.context import OPERATORS, Node, Result, operator
 
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
-    "Abs": ops.absolute, "Acos": ops.acos, "Acosh": ops.acosh, "Asin": ops.asin, "Asinh": ops.asinh, "Atan": ops.atan,
-    "Atanh": ops.atanh, "BitwiseNot": ops.bit_not, "Ceil": ops.ceil, "Cos": ops.cos, "Cosh": ops.cosh, "Erf": ops.erf,
-    "Exp": ops.exp, "Floor": ops.floor, "GlobalAveragePool": ops.global_average_pool,
-    "GlobalMaxPool": ops.global_max_pool, "HardSwish": ops.hard_swish, "Identity": ops.identity, "IsNaN": ops.isnan,
-    "Log": ops.log, "Mish": ops.mish, "Neg": ops.neg, "Not": ops.logical_not, "Reciprocal": ops.reciprocal,
-    "Relu": ops.relu, "Round": ops.round_even, "Sigmoid": ops.sigmoid, "Sign": ops.sign, "Sin": ops.sin,
-    "Sinh": ops.sinh, "Softplus": ops.softplus, "Softsign": ops.softsign, "Sqrt": ops.sqrt, "Tan": ops.tan,
+    "Abs": ops.absolute,
+    "Acos": ops.acos,
+    "Acosh": ops.acosh,
+    "Asin": ops.asin,
+    "Asinh": ops.asinh,
+    "Atan": ops.atan,
+    "Atanh": ops.atanh,
+    "BitwiseNot": ops.bit_not,
+    "Ceil": ops.ceil,
+    "Cos": ops.cos,
+    "Cosh": ops.cosh,
+    "Erf": ops.erf,
+    "Exp": ops.exp,
+    "Floor": ops.floor,
+    "GlobalAveragePool": ops.global_average_pool,
+    "GlobalMaxPool": ops.global_max_pool,
+    "HardSwish": ops.hard_swish,
+    "Identity": ops.identity,
+    "IsNaN": ops.isnan,
+    "Log": ops.log,
+    "Mish": ops.mish,
+    "Neg": ops.neg,
+    "Not": ops.logical_not,
+    "Reciprocal": ops.reciprocal,
+    "Relu": ops.relu,
+    "Round": ops.round_even,
+    "Sigmoid": ops.sigmoid,
+    "Sign": ops.sign,
+    "Sin": ops.sin,
+    "Sinh": ops.sinh,
+    "Softplus": ops.softplus,
+    "Softsign": ops.softsign,
+    "Sqrt": ops.sqrt,
+    "Tan": ops.tan,
     "Tanh": ops.tanh,
-}  # fmt: skip
+}
 
 _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "Add": ops.add, "And": ops.logical_and, "BitwiseAnd": ops.bit_and, "BitwiseOr": ops.bit_or,
-    "BitwiseXor": ops.bit_xor, "Div": ops.div, "Equal": ops.equal, "Greater": ops.greater,
-    "GreaterOrEqual": ops.greater_equal, "Less": ops.less, "LessOrEqual": ops.less_equal, "MatMul": ops.matmul,
-    "Mul": ops.mul, "Or": ops.logical_or, "PRelu": ops.prelu, "Pow": ops.power, "Sub": ops.sub,
+    "Add": ops.add,
+    "And": ops.logical_and,
+    "BitwiseAnd": ops.bit_and,
+    "BitwiseOr": ops.bit_or,
+    "BitwiseXor": ops.bit_xor,
+    "Div": ops.div,
+    "Equal": ops.equal,
+    "Greater": ops.greater,
+    "GreaterOrEqual": ops.greater_equal,
+    "Less": ops.less,
+    "LessOrEqual": ops.less_equal,
+    "MatMul": ops.matmul,
+    "Mul": ops.mul,
+    "Or": ops.logical_or,
+    "PRelu": ops.prelu,
+    "Pow": ops.power,
+    "Sub": ops.sub,
     "Xor": ops.logical_xor,
-}  # fmt: skip
+}
 
 _MANY: dict[str, Callable[..., Tensor]] = {
-    "Max": ops.maximum_of, "Mean": ops.mean_of, "Min": ops.minimum_of, "Sum": ops.sum_of,
-}  # fmt: skip
+    "Max": ops.maximum_of,
+    "Mean": ops.mean_of,
+    "Min": ops.minimum_of,
+    "Sum": ops.sum_of,
+}
 
 _REDUCE: dict[str, Callable[[Tensor, list[int] | None, bool], Tensor]] = {
-    "ReduceL1": ops.reduce_l1, "ReduceL2": ops.reduce_l2, "ReduceLogSum": ops.reduce_log_sum,
-    "ReduceLogSumExp": ops.reduce_log_sum_exp, "ReduceMax": ops.reduce_max, "ReduceMean": ops.reduce_mean,
-    "ReduceMin": ops.reduce_min, "ReduceProd": ops.reduce_prod, "ReduceSum": ops.reduce_sum,
+    "ReduceL1": ops.reduce_l1,
+    "ReduceL2": ops.reduce_l2,
+    "ReduceLogSum": ops.reduce_log_sum,
+    "ReduceLogSumExp": ops.reduce_log_sum_exp,
+    "ReduceMax": ops.reduce_max,
+    "ReduceMean": ops.reduce_mean,
+    "ReduceMin": ops.reduce_min,
+    "ReduceProd": ops.reduce_prod,
+    "ReduceSum": ops.reduce_sum,
     "ReduceSumSquare": ops.reduce_sum_square,
-}  # fmt: skip
+}
 
 
 def _register_tables() -> None:
@@ -76,7 +125,7 @@ _register_tables()
 @operator("ArgMax", "ArgMin")
 def _arg(n: Node) -> Result:
     f = ops.arg_max if n.proto.op_type == "ArgMax" else ops.arg_min
-    return f(n.tensor(0), n.int("axis", 0), n.flag("keepdims", True), n.flag("select_last_index"))
+    return f(n.tensor(0), n.integer("axis", 0), n.flag("keepdims", True), n.flag("select_last_index"))
 
 
 @operator("BitShift")
@@ -110,22 +159,22 @@ def _isinf(n: Node) -> Result:
 
 @operator("LeakyRelu")
 def _leaky_relu(n: Node) -> Result:
-    return ops.leaky_relu(n.tensor(0), n.float("alpha", 0.01))
+    return ops.leaky_relu(n.tensor(0), n.real("alpha", 0.01))
 
 
 @operator("Elu")
 def _elu(n: Node) -> Result:
-    return ops.elu(n.tensor(0), n.float("alpha", 1.0))
+    return ops.elu(n.tensor(0), n.real("alpha", 1.0))
 
 
 @operator("Selu")
 def _selu(n: Node) -> Result:
-    return ops.selu(n.tensor(0), n.float("alpha", 1.6732632), n.float("gamma", 1.050701))
+    return ops.selu(n.tensor(0), n.real("alpha", 1.6732632), n.real("gamma", 1.050701))
 
 
 @operator("Celu")
 def _celu(n: Node) -> Result:
-    return ops.celu(n.tensor(0), n.float("alpha", 1.0))
+    return ops.celu(n.tensor(0), n.real("alpha", 1.0))
 
 
 @operator("Gelu")
@@ -135,22 +184,22 @@ def _gelu(n: Node) -> Result:
 
 @operator("HardSigmoid")
 def _hard_sigmoid(n: Node) -> Result:
-    return ops.hard_sigmoid(n.tensor(0), n.float("alpha", 0.2), n.float("beta", 0.5))
+    return ops.hard_sigmoid(n.tensor(0), n.real("alpha", 0.2), n.real("beta", 0.5))
 
 
 @operator("Shrink")
 def _shrink(n: Node) -> Result:
-    return ops.shrink(n.tensor(0), n.float("lambd", 0.5), n.float("bias", 0.0))
+    return ops.shrink(n.tensor(0), n.real("lambd", 0.5), n.real("bias", 0.0))
 
 
 @operator("Swish")
 def _swish(n: Node) -> Result:
-    return ops.silu(n.tensor(0), n.float("alpha", 1.0))
+    return ops.silu(n.tensor(0), n.real("alpha", 1.0))
 
 
 @operator("ThresholdedRelu")
 def _thresholded_relu(n: Node) -> Result:
-    return ops.thresholded_relu(n.tensor(0), n.float("alpha", 1.0))
+    return ops.thresholded_relu(n.tensor(0), n.real("alpha", 1.0))
 
 
 @operator("Softmax", "LogSoftmax", "Hardmax")
@@ -158,8 +207,8 @@ def _softmax(n: Node) -> Result:
     f = {"Softmax": ops.softmax, "LogSoftmax": ops.log_softmax, "Hardmax": ops.hardmax}[n.proto.op_type]
     x = n.tensor(0)
     if n.opset >= 13:
-        return f(x, n.int("axis", -1))
-    axis = n.int("axis", 1)  # before operator set 13: over all dimensions from axis on
+        return f(x, n.integer("axis", -1))
+    axis = n.integer("axis", 1)  # before operator set 13: over all dimensions from axis on
     axis = axis + x.rank if axis < 0 else axis
     if axis == x.rank - 1:
         return f(x, -1)
@@ -168,7 +217,7 @@ def _softmax(n: Node) -> Result:
 
 @operator("LpNormalization")
 def _lp_normalise(n: Node) -> Result:
-    return ops.lp_normalise(n.tensor(0), n.int("axis", -1), n.int("p", 2))
+    return ops.lp_normalise(n.tensor(0), n.integer("axis", -1), n.integer("p", 2))
 
 
 @operator("CumSum", "CumProd")
@@ -179,7 +228,7 @@ def _cumulative(n: Node) -> Result:
 
 @operator("Gemm")
 def _gemm(n: Node) -> Result:
-    return ops.gemm(n.tensor(0), n.tensor(1), n.maybe(2), n.float("alpha", 1.0), n.float("beta", 1.0),
+    return ops.gemm(n.tensor(0), n.tensor(1), n.maybe(2), n.real("alpha", 1.0), n.real("beta", 1.0),
                     n.flag("transA"), n.flag("transB"))  # fmt: skip
 
 
@@ -194,7 +243,7 @@ def _cast(n: Node) -> Result:
 
     if n.proto.op_type == "CastLike":
         return ops.cast(n.tensor(0), n.dtype(1))
-    return ops.cast(n.tensor(0), np.dtype(helper.tensor_dtype_to_np_dtype(n.int("to", 0))).name)
+    return ops.cast(n.tensor(0), np.dtype(helper.tensor_dtype_to_np_dtype(n.integer("to", 0))).name)
 
 
 @operator("Dropout")

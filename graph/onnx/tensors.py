@@ -16,7 +16,7 @@ from tilewright.graph.onnx.context import Node, Result, operator
 @operator("Shape")
 def _shape(n: Node) -> Result:
     shape = n.shape(0)
-    return np.array(shape[slice(n.int("start", 0), n.raw("end"))], np.int64)
+    return np.array(shape[slice(n.integer("start", 0), n.raw("end"))], np.int64)
 
 
 @operator("Size")
@@ -32,7 +32,7 @@ def _reshape(n: Node) -> Result:
 
 @operator("Flatten")
 def _flatten(n: Node) -> Result:
-    return ops.flatten(n.tensor(0), n.int("axis", 1))
+    return ops.flatten(n.tensor(0), n.integer("axis", 1))
 
 
 @operator("Squeeze")
@@ -53,27 +53,36 @@ def _transpose(n: Node) -> Result:
 @operator("Concat")
 def _concat(n: Node) -> Result:
     parts = [n.tensor(k) for k in range(len(n.inputs)) if 0 not in n.shape(k)]
-    return ops.concat(parts, n.int("axis", 1))
+    return ops.concat(parts, n.integer("axis", 1))
 
 
 @operator("Split")
 def _split(n: Node) -> Result:
-    x, axis = n.tensor(0), n.int("axis", 0)
+    x, axis = n.tensor(0), n.integer("axis", 0)
     sizes = n.axes(1, "split")
     if sizes is None:
-        size, parts = x.shape[axis], n.int("num_outputs", len(n.proto.output))
+        size, parts = x.shape[axis], n.integer("num_outputs", len(n.proto.output))
         step = -(-size // parts)
         sizes = [step] * (parts - 1) + [size - step * (parts - 1)]
-    return ops.split(x, sizes, axis)
+    if 0 not in sizes:
+        return ops.split(x, sizes, axis)
+    filled = iter(ops.split(x, [z for z in sizes if z], axis))
+    empty = [0 if k == axis % x.rank else d for k, d in enumerate(x.shape)]
+    return [next(filled) if z else np.zeros(empty, x.dtype) for z in sizes]
 
 
 @operator("Slice")
 def _slice(n: Node) -> Result:
+    x = n.tensor(0)
     if n.opset < 10:
-        return ops.slice_(n.tensor(0), n.ints("starts") or [], n.ints("ends") or [], n.ints("axes"))
-    steps = n.known_ints(4, "steps") if n.has(4) else None
-    axes = n.known_ints(3, "axes") if n.has(3) else None
-    return ops.slice_(n.tensor(0), n.known_ints(1, "starts"), n.known_ints(2, "ends"), axes, steps)
+        kept = ops.slice_ranges(x.shape, n.ints("starts") or [], n.ints("ends") or [], n.ints("axes"))
+    else:
+        steps = n.known_ints(4, "steps") if n.has(4) else None
+        axes = n.known_ints(3, "axes") if n.has(3) else None
+        kept = ops.slice_ranges(x.shape, n.known_ints(1, "starts"), n.known_ints(2, "ends"), axes, steps)
+    if all(kept.values()):
+        return ops.crop(x, {a: (r[0], len(r), r.step) for a, r in kept.items()})
+    return np.zeros([len(kept.get(a, range(d))) for a, d in enumerate(x.shape)], x.dtype)
 
 
 @operator("Pad")
@@ -81,7 +90,7 @@ def _pad(n: Node) -> Result:
     x = n.tensor(0)
     mode = n.only("mode", "constant", "edge", "reflect", "wrap")
     pads = n.known_ints(1, "pads") if n.has(1) else n.ints("pads") or n.ints("paddings") or []
-    value: Any = n.maybe(2) if n.has(2) else n.float("value", 0.0) if n.raw("value") is not None else 0
+    value: Any = n.maybe(2) if n.has(2) else n.real("value", 0.0) if n.raw("value") is not None else 0
     axes = [a % x.rank for a in n.known_ints(3, "axes")] if n.has(3) else list(range(x.rank))
     if len(pads) != 2 * len(axes):
         raise GraphError(f"pads: expected {2 * len(axes)} numbers; got {pads}")
@@ -103,17 +112,17 @@ def _tile(n: Node) -> Result:
 
 @operator("Gather")
 def _gather(n: Node) -> Result:
-    return ops.gather(n.tensor(0), n.tensor(1), n.int("axis", 0))
+    return ops.gather(n.tensor(0), n.tensor(1), n.integer("axis", 0))
 
 
 @operator("GatherElements")
 def _gather_elements(n: Node) -> Result:
-    return ops.gather_elements(n.tensor(0), n.tensor(1), n.int("axis", 0))
+    return ops.gather_elements(n.tensor(0), n.tensor(1), n.integer("axis", 0))
 
 
 @operator("GatherND")
 def _gather_nd(n: Node) -> Result:
-    return ops.gather_nd(n.tensor(0), n.tensor(1), n.int("batch_dims", 0))
+    return ops.gather_nd(n.tensor(0), n.tensor(1), n.integer("batch_dims", 0))
 
 
 @operator("ScatterND")
@@ -129,7 +138,7 @@ def _scatter_nd(n: Node) -> Result:
 def _scatter_elements(n: Node) -> Result:
     x, indices = n.tensor(0), np.asarray(n.known(1, "indices"))
     place: list[Any] = list(np.indices(indices.shape))
-    axis = n.int("axis", 0) % x.rank
+    axis = n.integer("axis", 0) % x.rank
     place[axis] = indices % x.shape[axis]
     flat: Any = np.arange(x.type.size).reshape(x.shape)
     return ops.scatter_constant(x, n.tensor(2), flat[tuple(place)], n.text("reduction", "none"))
@@ -137,12 +146,12 @@ def _scatter_elements(n: Node) -> Result:
 
 @operator("DepthToSpace")
 def _depth_to_space(n: Node) -> Result:
-    return ops.depth_to_space(n.tensor(0), n.int("blocksize", 1), n.only("mode", "DCR", "CRD") == "CRD")
+    return ops.depth_to_space(n.tensor(0), n.integer("blocksize", 1), n.only("mode", "DCR", "CRD") == "CRD")
 
 
 @operator("SpaceToDepth")
 def _space_to_depth(n: Node) -> Result:
-    return ops.space_to_depth(n.tensor(0), n.int("blocksize", 1))
+    return ops.space_to_depth(n.tensor(0), n.integer("blocksize", 1), n.only("mode", "DCR", "CRD") == "CRD")
 
 
 @operator("Trilu")
@@ -158,21 +167,21 @@ def _one_hot(n: Node) -> Result:
     indices = n.tensor(0)
     if indices.dtype != "int64":
         indices = ops.cast(indices, "int64")
-    return ops.one_hot(indices, depth, ops.reshape(off, ()), ops.reshape(on, ()), n.int("axis", -1))
+    return ops.one_hot(indices, depth, ops.reshape(off, ()), ops.reshape(on, ()), n.integer("axis", -1))
 
 
 @operator("TopK")
 def _top_k(n: Node) -> Result:
-    k = int(n.known_number(1, "k")) if n.has(1) else n.int("k", 1)
-    values, where = ops.top_k(n.tensor(0), k, n.int("axis", -1), n.flag("largest", True))
+    k = int(n.known_number(1, "k")) if n.has(1) else n.integer("k", 1)
+    values, where = ops.top_k(n.tensor(0), k, n.integer("axis", -1), n.flag("largest", True))
     return [values, where]
 
 
 @operator("EyeLike")
 def _eye_like(n: Node) -> Result:
     rows, columns = n.shape(0)
-    dtype = n.dtype(0) if n.raw("dtype") is None else _dtype_name(n.int("dtype", 1))
-    return np.eye(rows, columns, n.int("k", 0)).astype(dtype)
+    dtype = n.dtype(0) if n.raw("dtype") is None else _dtype_name(n.integer("dtype", 1))
+    return np.eye(rows, columns, n.integer("k", 0)).astype(dtype)
 
 
 @operator("ConstantOfShape")
@@ -186,8 +195,8 @@ def _constant_of_shape(n: Node) -> Result:
 
 @operator("Range")
 def _range(n: Node) -> Result:
-    start, limit, delta = (np.asarray(n.known(k, what)) for k, what in enumerate(("start", "limit", "delta")))
-    return np.arange(start.reshape(()), limit.reshape(()), delta.reshape(()), dtype=start.dtype)
+    start, limit, delta = (n.known_number(k, what) for k, what in enumerate(("start", "limit", "delta")))
+    return np.asarray(np.arange(start, limit, delta, dtype=n.dtype(0)))
 
 
 @operator("Constant")
@@ -221,7 +230,7 @@ def _resize(n: Node) -> Result:
         coordinates = n.text("coordinate_transformation_mode", "half_pixel")
         sampling = ops.Sampling(
             n.text("mode", "nearest"), coordinates, n.text("nearest_mode", "round_prefer_floor"),
-            n.float("cubic_coeff_a", -0.75), n.flag("exclude_outside"), n.float("extrapolation_value", 0.0),
+            n.real("cubic_coeff_a", -0.75), n.flag("exclude_outside"), n.real("extrapolation_value", 0.0),
             n.flag("antialias"),
         )  # fmt: skip
         if coordinates == "tf_crop_and_resize":
@@ -239,7 +248,9 @@ def _resized(
     if sizes is None:
         if len(scales) != len(axes):
             raise GraphError(f"scales: expected {len(axes)} numbers; got {scales}")
-        return ops.resize(x, [int(np.floor(d * f)) for d, f in zip(old, scales, strict=True)], scales, linear, axes, roi)
+        return ops.resize(
+            x, [int(np.floor(d * f)) for d, f in zip(old, scales, strict=True)], scales, linear, axes, roi
+        )
     if policy != "stretch":
         ratios = [z / d for z, d in zip(sizes, old, strict=True)]
         ratio = min(ratios) if policy == "not_larger" else max(ratios)

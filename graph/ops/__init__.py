@@ -1,9 +1,9 @@
-"""Operators: functions on tensors, each a few lines that append stages and views to the graph of their operands.
+"""Operators: functions on tensors, each a few lines that append stages and views to the graph of their
+operands.
 
 A user's own operator is written the same way, with :meth:`tilewright.graph.graph.Graph.compute`.
 """
 
-from tilewright.graph.ops.core import Operand
 from tilewright.graph.ops.activation import (
     celu,
     elu,
@@ -25,6 +25,7 @@ from tilewright.graph.ops.conv import (
     conv,
     conv_transpose,
 )
+from tilewright.graph.ops.core import Operand
 from tilewright.graph.ops.elementwise import (
     absolute,
     acos,
@@ -156,6 +157,7 @@ from tilewright.graph.ops.shape import (
     pad,
     reshape,
     slice_,
+    slice_ranges,
     space_to_depth,
     split,
     squeeze,
@@ -288,6 +290,7 @@ __all__ = [
     "sin",
     "sinh",
     "slice_",
+    "slice_ranges",
     "softmax",
     "softplus",
     "softsign",

@@ -1,4 +1,5 @@
-"""Activation functions. Each is one stage without a reduction, so it fuses into whatever produces its input."""
+"""Activation functions. Each is one stage without a reduction, so it fuses into whatever produces its
+input."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def thresholded_relu(x: Tensor, alpha: float = 1.0) -> Tensor:
 
 def shrink(x: Tensor, lambd: float = 0.5, bias: float = 0.0) -> Tensor:
     """``x + bias`` below ``-lambd``, ``x - bias`` above ``lambd``, else 0."""
-    return elementwise("shrink", lambda a: select(a.lt(-lambd), a + bias, select(a.gt(lambd), a - bias, 0)), x)
+    return elementwise(
+        "shrink", lambda a: select(a.lt(-lambd), a + bias, select(a.gt(lambd), a - bias, 0)), x
+    )
 
 
 def gelu(x: Tensor, approximate: bool = False) -> Tensor:

@@ -1,7 +1,7 @@
 """Convolutions over one, two or three spatial dimensions.
 
-The input is padded by a stage of its own, so that every load of the contraction is plain affine. Grouped convolutions get
-an axis for the group, and a view joins it with the channel.
+The input is padded by a stage of its own, so that every load of the contraction is plain affine. Grouped
+convolutions get an axis for the group, and a view joins it with the channel.
 """
 
 from __future__ import annotations
@@ -66,21 +66,28 @@ def conv(
     pads: Sequence[int] | None = None,
     group: int = 1,
 ) -> Tensor:
-    """Convolution of ``x`` (n, c, spatial...) with ``w`` (oc, c / group, kernel...); ``pads`` is all begins, then all ends."""
+    """Convolution of ``x`` (n, c, spatial...) with ``w`` (oc, c / group, kernel...); ``pads`` is all
+    begins, then all ends."""
     rank = x.rank - 2
     if rank < 1 or w.rank != x.rank:
-        raise GraphError(f"conv: expected input and weight of equal rank, at least 3; got {x.shape} and {w.shape}")
+        raise GraphError(
+            f"conv: expected input and weight of equal rank, at least 3; got {x.shape} and {w.shape}"
+        )
     s = per_dimension(strides, rank, 1, "conv strides")
     d = per_dimension(dilations, rank, 1, "conv dilations")
     xp = pad_spatial(x, per_dimension(pads, 2 * rank, 0, "conv pads"))
     n, c, *size = xp.shape
     oc, cg, *kernel = w.shape
     if c != cg * group or oc % group:
-        raise GraphError(f"conv: expected {cg * group} input channels and outputs divisible by group {group}; "
-                         f"got input {x.shape} and weight {w.shape}")  # fmt: skip
+        raise GraphError(
+            f"conv: expected {cg * group} input channels and outputs divisible by group {group}; "
+            f"got input {x.shape} and weight {w.shape}"
+        )
     out = [(z - (k - 1) * q - 1) // t + 1 for z, k, t, q in zip(size, kernel, s, d, strict=True)]
     if min(out) < 1:
-        raise GraphError(f"conv: the kernel {kernel} with dilations {d} is larger than the padded input {size}")
+        raise GraphError(
+            f"conv: the kernel {kernel} with dilations {d} is larger than the padded input {size}"
+        )
     depthwise = cg == 1 and oc == group
     split = group > 1 and not depthwise
     per_group = oc // group
@@ -108,13 +115,16 @@ def conv_transpose(
 ) -> Tensor:
     """The transpose of a convolution: ``x`` (n, c, spatial...), ``w`` (c, oc / group, kernel...).
 
-    Written as a gather. With stride s, output position o + pad = s * a + b takes the kernel taps b, b + s, ..., so the
-    stage has an axis for ``a`` (the coarse position) and one for ``b`` (the phase), and all loads stay affine.
+    Written as a gather. With stride s, output position o + pad = s * a + b takes the kernel taps b, b + s,
+    ..., so the stage has an axis for ``a`` (the coarse position) and one for ``b`` (the phase), and all loads
+    stay affine.
     """
     rank = x.rank - 2
     if rank < 1 or w.rank != x.rank or w.shape[0] != x.shape[1] or x.shape[1] % group:
-        raise GraphError(f"conv_transpose: expected a weight of (channels, outputs, kernel...) for {x.shape} and group "
-                         f"{group}; got {w.shape}")  # fmt: skip
+        raise GraphError(
+            "conv_transpose: expected a weight of (channels, outputs, kernel...), channels divisible by group "
+            f"{group}; got input {x.shape} and weight {w.shape}"
+        )
     s = per_dimension(strides, rank, 1, "conv_transpose strides")
     d = per_dimension(dilations, rank, 1, "conv_transpose dilations")
     p = per_dimension(pads, 2 * rank, 0, "conv_transpose pads")
@@ -145,8 +155,11 @@ def conv_transpose(
     return _add_bias(crop(full, {2 + j: (p[j], out[j], 1) for j in range(rank)}), bias)
 
 
-def _phase_weights(w: Tensor, dilations: Sequence[int], strides: Sequence[int], taps: Sequence[int]) -> Tensor:
-    """Weights as (c, oc, tap, phase, tap, phase...), taps reversed; dilation and the last partial tap are filled with 0."""
+def _phase_weights(
+    w: Tensor, dilations: Sequence[int], strides: Sequence[int], taps: Sequence[int]
+) -> Tensor:
+    """Weights as (c, oc, tap, phase, tap, phase...), taps reversed; dilation and the last partial tap are
+    filled with 0."""
     rank = w.rank - 2
     g = w.graph
     shape = [e for t, s in zip(taps, strides, strict=True) for e in (t, s)]
@@ -168,5 +181,3 @@ def _phase_weights(w: Tensor, dilations: Sequence[int], strides: Sequence[int], 
     w = pad(w, [0] * w.rank, [0, 0, *grow])
     w = g.view(w, (*w.shape[:2], *shape))
     return crop(w, {2 + 2 * j: (t - 1, t, -1) for j, t in enumerate(taps) if t > 1})
-
-

@@ -1,4 +1,5 @@
-"""What the operators share: operands, broadcasting, axis numbers and stages whose reduction axes may vanish."""
+"""What the operators share: operands, broadcasting, axis numbers and stages whose reduction axes may
+vanish."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
     for s in shapes:
         for k, d in enumerate(s, rank - len(s)):
             if d != 1 and out[k] not in (1, d):
-                raise GraphError(f"broadcast: expected shapes that agree or are 1; got {[tuple(s) for s in shapes]}")
+                raise GraphError(
+                    f"broadcast: expected shapes that agree or are 1; got {[tuple(s) for s in shapes]}"
+                )
             out[k] = d if d != 1 else out[k]
     return tuple(out)
 
@@ -40,19 +43,24 @@ def read(t: Tensor, indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
     literal = scalar_value(t)
     if literal is not None:
         return literal
+    if t.shape == tuple(shape):
+        return t.at(indices)
     skip = len(shape) - t.rank
-    return t.at([index(0) if d == 1 and shape[k] != 1 else indices[k] for k, d in enumerate(t.shape, skip)])
+    return t.at([index(0) if d == 1 else indices[k] for k, d in enumerate(t.shape, skip)])
 
 
 def elementwise(name: str, body: Callable[..., Expr], *operands: Operand) -> Tensor:
-    """One stage that applies ``body`` to the broadcast operands; numbers take the first tensor's data type."""
+    """One stage that applies ``body`` to the broadcast operands; numbers take the first tensor's data
+    type."""
     tensors = [o for o in operands if isinstance(o, Tensor)]
     if not tensors:
         raise GraphError(f"{name}: expected at least one tensor; got {operands}")
     shape = broadcast_shape(*(t.shape for t in tensors))
 
     def cell(*i: Expr) -> Expr:
-        return body(*(read(o, i, shape) if isinstance(o, Tensor) else const(o, tensors[0].dtype) for o in operands))
+        return body(
+            *(read(o, i, shape) if isinstance(o, Tensor) else const(o, tensors[0].dtype) for o in operands)
+        )
 
     return tensors[0].graph.compute(shape, cell, name=name)
 
@@ -65,8 +73,9 @@ def reduction(
     body: Callable[[tuple[Expr, ...], tuple[Expr, ...]], Expr],
     name: str,
 ) -> Tensor:
-    """A stage over ``shape`` that reduces over ``extents``. Reduction axes of extent 1 are dropped (their index is 0), and
-    with none left the stage has no reducer. ``body`` gets the spatial and the reduction indices."""
+    """A stage over ``shape`` that reduces over ``extents``. Reduction axes of extent 1 are dropped (their
+    index is 0), and with none left the stage has no reducer. ``body`` gets the spatial and the reduction
+    indices."""
     kept = [e for e in extents if e != 1]
 
     def cell(*i: Expr) -> Expr:
@@ -102,7 +111,8 @@ def table(graph: Graph, values: object, name: str = "table") -> Tensor:
 
 
 def affine_or_table(graph: Graph, values: Array, name: str = "table") -> Callable[[Expr], Expr]:
-    """The map ``i -> values[i]`` as an index expression: affine or a quotient where the numbers are, else a table."""
+    """The map ``i -> values[i]`` as an index expression: affine or a quotient where the numbers are, else
+    a table."""
     v: Any = values.astype(np.int64)
     i = np.arange(len(v))
     start, step = int(v[0]), int(v[1] - v[0]) if len(v) > 1 else 0

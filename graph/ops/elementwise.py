@@ -120,7 +120,9 @@ def isinf(x: Tensor, negative: bool = True, positive: bool = True) -> Tensor:
     if negative and positive:
         return elementwise("isinf", lambda a: unary("isinf", a), x)
     if not negative and not positive:
-        return elementwise("isinf", lambda a: binary("and", unary("isnan", a), unary("not", unary("isnan", a))), x)
+        return elementwise(
+            "isinf", lambda a: binary("and", unary("isnan", a), unary("not", unary("isnan", a))), x
+        )
     return elementwise("isinf", lambda a: a.eq(float("-inf") if negative else float("inf")), x)
 
 
@@ -150,7 +152,9 @@ def where(condition: Tensor, then: Operand, otherwise: Operand) -> Tensor:
     """``then`` where ``condition`` holds, else ``otherwise``."""
     known = then if isinstance(then, Tensor) else otherwise
     if not isinstance(known, Tensor):
-        raise GraphError(f"where: expected a tensor for one of the two values; got {then!r} and {otherwise!r}")
+        raise GraphError(
+            f"where: expected a tensor for one of the two values; got {then!r} and {otherwise!r}"
+        )
     values = [v if isinstance(v, Tensor) else const(v, known.dtype) for v in (then, otherwise)]
     tensors = [v for v in values if isinstance(v, Tensor)]
 
@@ -177,12 +181,17 @@ def mod(a: Operand, b: Operand) -> Tensor:
 
 
 def _floor_mod(x: Expr, y: Expr) -> Expr:
-    return x - unary("floor", x / y) * y if x.dtype in FLOATS else x % y
+    if x.dtype not in FLOATS:
+        return x % y
+    r = binary("fmod", x, y)
+    return select(binary("and", binary("ne", r, 0), binary("ne", r.lt(0), y.lt(0))), r + y, r)
 
 
 def fmod(a: Operand, b: Operand) -> Tensor:
     """The remainder with the sign of the dividend, as C's ``fmod`` and integer ``%``."""
-    return elementwise("fmod", lambda x, y: binary("fmod", x, y) if x.dtype in FLOATS else x - x / y * y, a, b)
+    return elementwise(
+        "fmod", lambda x, y: binary("fmod", x, y) if x.dtype in FLOATS else x - x / y * y, a, b
+    )
 
 
 def power(a: Tensor, b: Operand) -> Tensor:

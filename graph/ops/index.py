@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tilewright.graph.dtypes import GraphError
-from tilewright.graph.expr import Const, Expr, Load, cast, const, index, select
+from tilewright.graph.expr import Const, Expr, Load, cast, const, index, maximum, minimum, select
 from tilewright.graph.graph import Tensor
 from tilewright.graph.ops.core import affine_or_table, axis_number, read, reduction, replace_at, table
 
 
 def positions(indices: Tensor, size: int, what: str) -> Tensor:
-    """Index tensor as int64 in ``[0, size)``: a constant is checked and made non-negative now, else negative ones wrap
-    at run time (see :func:`wrapped`)."""
+    """Index tensor as int64 in ``[0, size)``: a constant is checked and made non-negative now, else
+    negative ones wrap at run time (see :func:`wrapped`)."""
     value: Any = indices.value
     if value is None:
         return indices
@@ -29,7 +29,6 @@ def wrapped(e: Expr, size: int, constant: bool) -> Expr:
     """An index as int64, counted from the end where negative."""
     e = cast(e, "int64")
     return e if constant or isinstance(e, Const) else select(e.lt(0), e + size, e)
-
 
 
 def gather(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
@@ -69,13 +68,17 @@ def gather_nd(x: Tensor, indices: Tensor, batch_dims: int = 0) -> Tensor:
     """Read slices of ``x`` at the index tuples in the last dimension of ``indices``."""
     depth = indices.shape[-1]
     if batch_dims + depth > x.rank or x.shape[:batch_dims] != indices.shape[:batch_dims]:
-        raise GraphError(f"gather_nd: expected index tuples that fit {x.shape}; got {indices.shape}, {batch_dims} batch")
+        raise GraphError(
+            f"gather_nd: expected index tuples that fit {x.shape}; got {indices.shape}, {batch_dims} batch"
+        )
     outer = indices.shape[:-1]
 
     def cell(*i: Expr) -> Expr:
         lead = i[: len(outer)]
         place = [
-            wrapped(Load(indices.dtype, indices.name, (*lead, index(k))), x.shape[batch_dims + k], constant=False)
+            wrapped(
+                Load(indices.dtype, indices.name, (*lead, index(k))), x.shape[batch_dims + k], constant=False
+            )
             for k in range(depth)
         ]
         return x.at([*i[:batch_dims], *place, *i[len(outer) :]])
@@ -83,22 +86,44 @@ def gather_nd(x: Tensor, indices: Tensor, batch_dims: int = 0) -> Tensor:
     return x.graph.compute((*outer, *x.shape[batch_dims + depth :]), cell, name="gather_nd")
 
 
+_COMBINE: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "none": lambda old, new: new,
+    "add": lambda old, new: old + new,
+    "mul": lambda old, new: old * new,
+    "max": maximum,
+    "min": minimum,
+}
+
+
 def scatter_constant(x: Tensor, updates: Tensor, target: Any, reduction: str = "none") -> Tensor:
-    """``x`` with element ``target[k]`` (a flat position, NumPy int64) replaced by element ``k`` of ``updates``. The
-    positions are known now, so the result is a select on a table of where each element comes from."""
-    if reduction != "none":
-        raise GraphError(f"scatter: expected reduction 'none'; got {reduction!r}")
-    source = np.full(x.type.size, -1, np.int64)
-    source[np.asarray(target).reshape(-1)] = np.arange(updates.type.size)
-    where = table(x.graph, source.reshape(x.shape), "scatter_source")
+    """``x`` with element ``target[k]`` (a flat position) combined with element ``k`` of ``updates``. The
+    positions are known now, so the result selects through tables of where each element comes from: one
+    table, or as many as the most updates of one element (without a reduction the last one wins)."""
+    if reduction not in _COMBINE:
+        raise GraphError(f"scatter: expected a reduction of {', '.join(_COMBINE)}; got {reduction!r}")
+    layers: list[Any] = []
+    depth = np.zeros(x.type.size, np.int64)
+    for k, place in enumerate(np.asarray(target).reshape(-1)):
+        layer = 0 if reduction == "none" else depth[place]
+        depth[place] += 1
+        if layer == len(layers):
+            layers.append(np.full(x.type.size, -1, np.int64))
+        layers[layer][place] = k
+    sources = [table(x.graph, source.reshape(x.shape), "scatter_source") for source in layers]
     flat = x.graph.view(updates, (updates.type.size,))
-    return x.graph.compute(
-        x.shape, lambda *i: select(where.at(i).ge(0), flat[where.at(i)], x.at(i)), name="scatter"
-    )  # fmt: skip
+
+    def cell(*i: Expr) -> Expr:
+        value: Expr = x.at(i)
+        for s in sources:
+            value = select(s.at(i).ge(0), _COMBINE[reduction](value, flat[s.at(i)]), value)
+        return value
+
+    return x.graph.compute(x.shape, cell, name="scatter")
 
 
 def one_hot(indices: Tensor, depth: int, off: Tensor, on: Tensor, axis: int = -1) -> Tensor:
-    """``on`` where the new dimension ``axis`` equals the index (negative ones count from the end), else ``off``."""
+    """``on`` where the new dimension ``axis`` equals the index (negative ones count from the end), else
+    ``off``."""
     axis = axis_number(axis, indices.rank + 1, "one_hot")
     shape = (*indices.shape[:axis], depth, *indices.shape[axis:])
 
@@ -110,8 +135,8 @@ def one_hot(indices: Tensor, depth: int, off: Tensor, on: Tensor, axis: int = -1
 
 
 def top_k(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
-    """The ``k`` first elements along ``axis`` in sorted order, and their positions. Each element's rank is counted against
-    all others, so the work grows with the square of the axis."""
+    """The ``k`` first elements along ``axis`` in sorted order, and their positions. Each element's rank is
+    counted against all others, so the work grows with the square of the axis."""
     axis = axis_number(axis, x.rank, "top_k")
     n = x.shape[axis]
     if not 1 <= k <= n:

@@ -17,8 +17,8 @@ def _batch(t: Tensor, i: Sequence[Expr], shape: Sequence[int]) -> list[Expr]:
 
 
 def matmul(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
-    """The matrix product of the last two dimensions; leading dimensions broadcast, vectors act as in NumPy. The
-    transposes are index maps, not copies."""
+    """The matrix product of the last two dimensions; leading dimensions broadcast, vectors act as in
+    NumPy. The transposes are index maps, not copies."""
     if a.rank == 0 or b.rank == 0:
         raise GraphError(f"matmul: expected tensors of rank 1 or more; got {a.shape} and {b.shape}")
     if a.rank == 1 or b.rank == 1:
@@ -61,7 +61,9 @@ def gemm(
         y = elementwise("gemm_alpha", lambda e: e * _number(alpha, y.dtype), y)
     if c is None or beta == 0:
         return y
-    return add(y, c) if beta == 1 else elementwise("gemm_add", lambda e, f: e + f * _number(beta, y.dtype), y, c)
+    return (
+        add(y, c) if beta == 1 else elementwise("gemm_add", lambda e, f: e + f * _number(beta, y.dtype), y, c)
+    )
 
 
 def _number(value: float, dtype: str) -> float | int:
@@ -75,7 +77,11 @@ def einsum(equation: str, *operands: Tensor) -> Tensor:
     terms = left.split(",")
     if len(terms) != len(operands):
         raise GraphError(f"einsum {equation!r}: expected {len(terms)} operands; got {len(operands)}")
-    ranks = [t.rank - len(term.replace("...", "")) for term, t in zip(terms, operands, strict=True) if "..." in term]
+    ranks = [
+        t.rank - len(term.replace("...", ""))
+        for term, t in zip(terms, operands, strict=True)
+        if "..." in term
+    ]
     wide = max(ranks, default=0)
     letters: list[list[str]] = []
     for term, t in zip(terms, operands, strict=True):
@@ -83,7 +89,9 @@ def einsum(equation: str, *operands: Tensor) -> Tensor:
         before, _, after = term.partition("...")
         labels = [*before, *(f"{k}" for k in range(wide - dots, wide)), *after]
         if len(labels) != t.rank or dots < 0:
-            raise GraphError(f"einsum {equation!r}: expected an operand of rank {len(labels)} for {term!r}; got {t.shape}")
+            raise GraphError(
+                f"einsum {equation!r}: expected an operand of rank {len(labels)} for {term!r}; got {t.shape}"
+            )
         letters.append(labels)
     if not arrow:
         flat = "".join(terms).replace("...", "")
@@ -98,7 +106,9 @@ def einsum(equation: str, *operands: Tensor) -> Tensor:
             sizes[c] = max(sizes[c], d)
     unknown = [c for c in result if c not in sizes]
     if unknown:
-        raise GraphError(f"einsum {equation!r}: expected output letters that appear in an operand; got {unknown}")
+        raise GraphError(
+            f"einsum {equation!r}: expected output letters that appear in an operand; got {unknown}"
+        )
     summed = [c for c in sizes if c not in result]
 
     def body(i: tuple[Expr, ...], r: tuple[Expr, ...]) -> Expr:

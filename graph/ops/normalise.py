@@ -18,12 +18,16 @@ def channel(t: Tensor, rank: int) -> Tensor:
     return t.graph.view(t, (t.type.size, *([1] * (rank - 2))))
 
 
-def batch_norm(x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor, epsilon: float = 1e-5) -> Tensor:
-    """Inference: ``(x - mean) / sqrt(var + epsilon) * scale + bias`` for each channel, as one multiply-add whose factors
-    fold into constants when the parameters are constant."""
+def batch_norm(
+    x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor, epsilon: float = 1e-5
+) -> Tensor:
+    """Inference: ``(x - mean) / sqrt(var + epsilon) * scale + bias`` for each channel, as one multiply-add
+    whose factors fold into constants when the parameters are constant."""
     factor = elementwise("bn_scale", lambda s, v: s / unary("sqrt", v + epsilon), scale, var)
     shift = elementwise("bn_shift", lambda b, m, f: b - m * f, bias, mean, factor)
-    return elementwise("batch_norm", lambda a, f, b: a * f + b, x, channel(factor, x.rank), channel(shift, x.rank))
+    return elementwise(
+        "batch_norm", lambda a, f, b: a * f + b, x, channel(factor, x.rank), channel(shift, x.rank)
+    )
 
 
 def moments(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Tensor]:
@@ -32,14 +36,17 @@ def moments(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Ten
     n = prod(x.shape[k] for k in over)
     mean = reduce_mean(x, over)
     centred = elementwise("centred", lambda a, m: a - m, x, mean)
-    inverse = elementwise("inverse_std", lambda v: unary("rsqrt", v / n + epsilon), reduce_sum_square(centred, over))
+    inverse = elementwise(
+        "inverse_std", lambda v: unary("rsqrt", v / n + epsilon), reduce_sum_square(centred, over)
+    )
     return mean, inverse
 
 
 def layer_norm(
     x: Tensor, scale: Tensor | None = None, bias: Tensor | None = None, axis: int = -1, epsilon: float = 1e-5
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalise over the dimensions from ``axis`` on. Returns the result, the mean and the inverse deviation."""
+    """Normalise over the dimensions from ``axis`` on. Returns the result, the mean and the inverse
+    deviation."""
     axis = axis_number(axis, x.rank, "layer_norm")
     mean, inverse = moments(x, range(axis, x.rank), epsilon)
     return _affine("layer_norm", x, mean, inverse, scale, bias), mean, inverse
@@ -77,7 +84,8 @@ def instance_norm(x: Tensor, scale: Tensor, bias: Tensor, epsilon: float = 1e-5)
 def group_norm(
     x: Tensor, scale: Tensor, bias: Tensor, groups: int, epsilon: float = 1e-5, per_group: bool = False
 ) -> Tensor:
-    """Normalise over groups of channels; scale and bias belong to channels, or to groups with ``per_group``."""
+    """Normalise over groups of channels; scale and bias belong to channels, or to groups with
+    ``per_group``."""
     n, c, *spatial = x.shape
     if c % groups:
         raise GraphError(f"group_norm: expected channels divisible by {groups}; got {c}")
@@ -94,7 +102,9 @@ def mean_variance_norm(x: Tensor, axes: Sequence[int] = (0, 2, 3), epsilon: floa
     n = prod(x.shape[k] for k in over)
     centred = elementwise("centred", lambda a, m: a - m, x, reduce_mean(x, over))
     square = reduce_sum_square(centred, over)
-    return elementwise("mean_variance_norm", lambda a, v: a / (unary("sqrt", v / n) + epsilon), centred, square)
+    return elementwise(
+        "mean_variance_norm", lambda a, v: a / (unary("sqrt", v / n) + epsilon), centred, square
+    )
 
 
 def lrn(x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Tensor:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import math
+from collections.abc import Callable, Sequence
 
 from tilewright.graph.dtypes import GraphError
 from tilewright.graph.expr import Expr, index, select, unary
@@ -21,7 +20,8 @@ def reduce(
     element: Callable[[Expr], Expr] = lambda e: e,
     name: str = "",
 ) -> Tensor:
-    """``reducer`` of ``element(x)`` over ``axes`` (all if None). Kept dimensions are axes of extent 1, not a view."""
+    """``reducer`` of ``element(x)`` over ``axes`` (all if None). Kept dimensions are axes of extent 1, not
+    a view."""
     name = name or f"reduce_{reducer}"
     over = tuple(range(x.rank)) if axes is None else axis_numbers(axes, x.rank, name)
     shape = [1 if k in over else d for k, d in enumerate(x.shape) if keepdims or k not in over]
@@ -113,7 +113,8 @@ def _extreme_position(x: Tensor, kind: str, axis: int, keepdims: bool, last: boo
 
 
 def arg_max(x: Tensor, axis: int = 0, keepdims: bool = True, select_last: bool = False) -> Tensor:
-    """The first (or last) int64 position of the maximum along ``axis``: the maximum, then the position that equals it."""
+    """The first (or last) int64 position of the maximum along ``axis``: the maximum, then the position
+    that equals it."""
     return _extreme_position(x, "max", axis, keepdims, select_last)
 
 
@@ -133,7 +134,9 @@ def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """``x - max - log(sum(exp(x - max)))`` along ``axis``."""
     axes = [axis_number(axis, x.rank, "log_softmax")]
     shifted = elementwise("log_softmax_shift", lambda a, m: a - m, x, reduce_max(x, axes))
-    return elementwise("log_softmax", lambda a, s: a - unary("log", s), shifted, reduce_sum(exp(shifted), axes))
+    return elementwise(
+        "log_softmax", lambda a, s: a - unary("log", s), shifted, reduce_sum(exp(shifted), axes)
+    )
 
 
 def hardmax(x: Tensor, axis: int = -1) -> Tensor:

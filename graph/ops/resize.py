@@ -23,7 +23,8 @@ _NEAREST: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How positions of the result map to positions of the source, and how values between elements are made."""
+    """How positions of the result map to positions of the source, and how values between elements are
+    made."""
 
     mode: str = "nearest"
     coordinates: str = "half_pixel"
@@ -46,7 +47,9 @@ def _source_positions(how: str, n_in: int, n_out: int, scale: float, roi: tuple[
     if how == "tf_half_pixel_for_nn":
         return (x + 0.5) / scale
     if how == "align_corners":
-        return x * (n_in - 1) / (n_out - 1) if n_out > 1 else np.zeros(1)
+        length = scale * n_in  # ONNX counts the fraction that the size was rounded down by
+        length = n_out if abs(length - n_out) < 1e-4 * n_out else length
+        return x * (n_in - 1) / (length - 1) if n_out > 1 else np.zeros(1)
     if how == "asymmetric":
         return x / scale
     if how == "tf_crop_and_resize":
@@ -82,11 +85,15 @@ def _taps(s: Sampling, where: Any, n_in: int, scale: float) -> tuple[Any, Any]:
     return np.clip(taps, 0, n_in - 1)[:, used], weights[:, used]
 
 
-def _resize_axis(x: Tensor, axis: int, n_out: int, scale: float, s: Sampling, roi: tuple[float, float]) -> Tensor:
+def _resize_axis(
+    x: Tensor, axis: int, n_out: int, scale: float, s: Sampling, roi: tuple[float, float]
+) -> Tensor:
     g, n_in = x.graph, x.shape[axis]
     where = _source_positions(s.coordinates, n_in, n_out, scale, roi)
     shape = replace_at(x.shape, axis, n_out)
-    missing = (where < 0) | (where > n_in - 1) if s.coordinates == "tf_crop_and_resize" else np.zeros(n_out, bool)
+    missing = (
+        (where < 0) | (where > n_in - 1) if s.coordinates == "tf_crop_and_resize" else np.zeros(n_out, bool)
+    )
     blank = g.constant(missing, "outside") if missing.any() else None
 
     def guarded(i: Sequence[Expr], value: Expr) -> Expr:
@@ -126,8 +133,9 @@ def resize(
     axes: Sequence[int] | None = None,
     roi: Sequence[float] | None = None,
 ) -> Tensor:
-    """``x`` with the dimensions ``axes`` (all if None) resized to ``sizes``, one axis after the other. ``scales`` are the
-    exact ratios where they are not ``size / old size``; ``roi`` is all starts, then all ends, for tf_crop_and_resize."""
+    """``x`` with the dimensions ``axes`` (all if None) resized to ``sizes``, one axis after the other.
+    ``scales`` are the exact ratios where they are not ``size / old size``; ``roi`` is all starts, then all
+    ends, for tf_crop_and_resize."""
     s = sampling or Sampling()
     if s.mode not in ("nearest", "linear", "cubic"):
         raise GraphError(f"resize: expected a mode of nearest, linear or cubic; got {s.mode!r}")

@@ -8,11 +8,20 @@ from math import prod
 from tilewright.graph.dtypes import GraphError
 from tilewright.graph.expr import Expr, all_of, cast, const, index, select
 from tilewright.graph.graph import Graph, Tensor
-from tilewright.graph.ops.core import Operand, axis_number, axis_numbers, broadcast_shape, read, replace_at, table
+from tilewright.graph.ops.core import (
+    Operand,
+    axis_number,
+    axis_numbers,
+    broadcast_shape,
+    read,
+    replace_at,
+    table,
+)
 
 
 def reshape(x: Tensor, shape: Sequence[int], zero_copies: bool = False) -> Tensor:
-    """The same elements in another shape; one -1 is inferred, and with ``zero_copies`` a 0 keeps that dimension."""
+    """The same elements in another shape; one -1 is inferred, and with ``zero_copies`` a 0 keeps that
+    dimension."""
     want = [int(d) for d in shape]
     if zero_copies:
         for k, d in enumerate(want):
@@ -39,7 +48,11 @@ def flatten(x: Tensor, axis: int = 1) -> Tensor:
 
 def squeeze(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
     """Drop dimensions of size 1 (all of them if ``axes`` is None)."""
-    gone = [k for k, d in enumerate(x.shape) if d == 1] if axes is None else axis_numbers(axes, x.rank, "squeeze")
+    gone = (
+        [k for k, d in enumerate(x.shape) if d == 1]
+        if axes is None
+        else axis_numbers(axes, x.rank, "squeeze")
+    )
     for k in gone:
         if x.shape[k] != 1:
             raise GraphError(f"squeeze: expected size 1 at axis {k}; got shape {x.shape}")
@@ -54,8 +67,8 @@ def unsqueeze(x: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def transpose(x: Tensor, order: Sequence[int] | None = None) -> Tensor:
-    """Dimension ``k`` of the result is dimension ``order[k]`` of ``x`` (reversed if None). A view where only dimensions of
-    size 1 move."""
+    """Dimension ``k`` of the result is dimension ``order[k]`` of ``x`` (reversed if None). A view where
+    only dimensions of size 1 move."""
     perm = tuple(reversed(range(x.rank))) if order is None else axis_numbers(order, x.rank, "transpose")
     if len(perm) != x.rank:
         raise GraphError(f"transpose: expected an order of {x.rank} dimensions; got {tuple(perm)}")
@@ -75,7 +88,9 @@ def concat(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     axis = axis_number(axis, first.rank, "concat")
     for t in tensors:
         if replace_at(t.shape, axis, 0) != replace_at(first.shape, axis, 0):
-            raise GraphError(f"concat on axis {axis}: expected shapes equal elsewhere; got {[t.shape for t in tensors]}")
+            raise GraphError(
+                f"concat on axis {axis}: expected shapes equal elsewhere; got {[t.shape for t in tensors]}"
+            )
     if len(tensors) == 1:
         return first
 
@@ -108,7 +123,8 @@ def split(x: Tensor, sizes: Sequence[int], axis: int = 0) -> list[Tensor]:
 
 
 def crop(x: Tensor, cuts: dict[int, tuple[int, int, int]]) -> Tensor:
-    """Keep ``count`` elements from ``start`` in steps of ``step`` along each axis of ``cuts`` (start, count, step)."""
+    """Keep ``count`` elements from ``start`` in steps of ``step`` along each axis of ``cuts`` (start,
+    count, step)."""
     cuts = {a: c for a, c in cuts.items() if c != (0, x.shape[a], 1)}
     if not cuts:
         return x
@@ -120,6 +136,31 @@ def crop(x: Tensor, cuts: dict[int, tuple[int, int, int]]) -> Tensor:
     )
 
 
+def slice_ranges(
+    shape: Sequence[int],
+    starts: Sequence[int],
+    ends: Sequence[int],
+    axes: Sequence[int] | None = None,
+    steps: Sequence[int] | None = None,
+) -> dict[int, range]:
+    """The positions that Python slicing along ``axes`` keeps; negative ones count from the end, steps may
+    be negative."""
+    over = axis_numbers(range(len(starts)) if axes is None else axes, len(shape), "slice")
+    by = [1] * len(starts) if steps is None else [int(s) for s in steps]
+    if not len(starts) == len(ends) == len(over) == len(by):
+        raise GraphError(
+            f"slice: expected as many starts, ends, axes and steps; got {starts}, {ends}, {axes}, {steps}"
+        )
+    if 0 in by:
+        raise GraphError("slice: expected steps other than 0")
+    kept = {}
+    for a, start, end, step in zip(over, starts, ends, by, strict=True):
+        # for a negative step an end before the first element means "down to it", which Python writes as None
+        stop = None if step < 0 and int(end) < -shape[a] else int(end)
+        kept[a] = range(shape[a])[int(start) : stop : step]
+    return kept
+
+
 def slice_(
     x: Tensor,
     starts: Sequence[int],
@@ -127,24 +168,12 @@ def slice_(
     axes: Sequence[int] | None = None,
     steps: Sequence[int] | None = None,
 ) -> Tensor:
-    """Python slicing along ``axes``: negative positions count from the end, and steps may be negative."""
-    over = axis_numbers(range(len(starts)) if axes is None else axes, x.rank, "slice")
-    by = [1] * len(starts) if steps is None else [int(s) for s in steps]
-    if not len(starts) == len(ends) == len(over) == len(by):
-        raise GraphError(f"slice: expected as many starts, ends, axes and steps; got {starts}, {ends}, {axes}, {steps}")
-    cuts = {}
-    for a, start, end, step in zip(over, starts, ends, by, strict=True):
-        if step == 0:
-            raise GraphError("slice: expected steps other than 0")
-        n = x.shape[a]
-        begin = int(start)
-        # for a negative step an end before the first element means "down to it", which Python writes as None
-        stop = None if step < 0 and int(end) < -n else int(end)
-        picked = range(n)[begin:stop:step]
-        if not picked:
-            raise GraphError(f"slice {start}:{end}:{step} of axis {a} (size {n}): the result is empty")
-        cuts[a] = (picked[0], len(picked), step)
-    return crop(x, cuts)
+    """Python slicing along ``axes`` (see :func:`slice_ranges`)."""
+    kept = slice_ranges(x.shape, starts, ends, axes, steps)
+    for a, r in kept.items():
+        if not r:
+            raise GraphError(f"slice: the result is empty along axis {a} of shape {x.shape}")
+    return crop(x, {a: (r[0], len(r), r.step) for a, r in kept.items()})
 
 
 def pad(
@@ -154,8 +183,9 @@ def pad(
     value: Operand = 0,
     mode: str = "constant",
 ) -> Tensor:
-    """Grow (or crop, where negative) each dimension. ``mode`` is constant, edge, reflect or wrap. The constant mode is a
-    select on the bounds that can be left; the others map the index through a small table."""
+    """Grow (or crop, where negative) each dimension. ``mode`` is constant, edge, reflect or wrap. The
+    constant mode is a select on the bounds that can be left; the others map the index through a small
+    table."""
     shape = [b + d + a for b, d, a in zip(before, x.shape, after, strict=True)]
     if not any(before) and not any(after):
         return x
@@ -214,13 +244,16 @@ def tile(x: Tensor, repeats: Sequence[int]) -> Tensor:
         shape += [r, d] if k in repeated else [r * d]
         place.append(len(shape) - 1)
     y = x.graph.compute(
-        shape, lambda *i: x.at([index(0) if d == 1 else i[place[k]] for k, d in enumerate(x.shape)]), name="tile"
+        shape,
+        lambda *i: x.at([index(0) if d == 1 else i[place[k]] for k, d in enumerate(x.shape)]),
+        name="tile",
     )
     return x.graph.view(y, [r * d for r, d in pairs])
 
 
 def depth_to_space(x: Tensor, block: int, column_first: bool = False) -> Tensor:
-    """Move channels of (n, c, h, w) into ``block`` x ``block`` patches; ``column_first`` is ONNX's CRD order."""
+    """Move channels of (n, c, h, w) into ``block`` x ``block`` patches; ``column_first`` is ONNX's CRD
+    order."""
     n, c, h, w = x.shape
     if c % (block * block):
         raise GraphError(f"depth_to_space: expected channels divisible by {block * block}; got {c}")
@@ -232,12 +265,14 @@ def depth_to_space(x: Tensor, block: int, column_first: bool = False) -> Tensor:
     return x.graph.view(y, (n, out, h * block, w * block))
 
 
-def space_to_depth(x: Tensor, block: int) -> Tensor:
-    """Move ``block`` x ``block`` patches of (n, c, h, w) into channels."""
+def space_to_depth(x: Tensor, block: int, column_first: bool = False) -> Tensor:
+    """Move ``block`` x ``block`` patches of (n, c, h, w) into channels; ``column_first`` is ONNX's CRD
+    order."""
     n, c, h, w = x.shape
     if h % block or w % block:
         raise GraphError(f"space_to_depth: expected height and width divisible by {block}; got {h} x {w}")
-    y = transpose(x.graph.view(x, (n, c, h // block, block, w // block, block)), (0, 3, 5, 1, 2, 4))
+    parts = x.graph.view(x, (n, c, h // block, block, w // block, block))
+    y = transpose(parts, (0, 1, 3, 5, 2, 4) if column_first else (0, 3, 5, 1, 2, 4))
     return x.graph.view(y, (n, c * block * block, h // block, w // block))
 
 
@@ -255,5 +290,3 @@ def trilu(x: Tensor, upper: bool = True, k: int = 0) -> Tensor:
 def eye(graph: Graph, rows: int, columns: int, k: int = 0, dtype: str = "float32") -> Tensor:
     """1 on diagonal ``k``, else 0."""
     return graph.compute((rows, columns), lambda r, c: cast((r + k).eq(c), dtype), name="eye")
-
-

@@ -1,0 +1,118 @@
+"""The injective rule: chains without a reduction. One pass, vectorised along one axis; a transposing chain is tiled."""
+
+from __future__ import annotations
+
+from tilewright.graph.affine import affine
+from tilewright.graph.expr import loads
+from tilewright.graph.workload import Workload
+from tilewright.schedules.phases import PStage, phases
+from tilewright.schedules.steps import Order, Parallel, Schedule, Stream, Unroll, Vectorize
+from tilewright.schedules.steps import Split as SplitStep
+from tilewright.schedules.steps import Step
+from tilewright.schedules.target import Target
+from tilewright.search_space.prologue import plan
+from tilewright.search_space.sketch import Open, Param, Sketch
+
+
+def injective_sketches(workload: Workload, target: Target) -> list[Sketch]:
+    """Sketches of a workload without reductions; an empty list for any other."""
+    p = plan(workload)
+    if p.reductions:
+        return []
+    base = p.steps()
+    parts = phases(workload, Schedule(tuple(base)))
+    extra: list[Step | Open] = []
+    for other in parts[:-1]:
+        extra += copy_steps(other.leader, target)
+    leader = parts[-1].leader
+    out: list[Sketch] = []
+    for axis in _vector_axes(leader):
+        for stream in (False, True) if _output_bytes(workload) > target.l2_bytes else (False,):
+            out.append(_sketch(workload, target, leader, axis, base, extra, stream))
+    return out or [_scalar(workload, target, leader, base, extra)]
+
+
+def _output_bytes(workload: Workload) -> int:
+    return workload.types[workload.output].nbytes
+
+
+def _vector_axes(leader: PStage) -> list[str]:
+    """The axis the output is contiguous in, and any other that a load is contiguous in (a transpose)."""
+    if not leader.axes:
+        return []
+    out = [leader.axes[-1][0]]
+    for load in loads(leader.body):
+        a = affine(load.index[0])
+        if a is not None:
+            out += [v for v, c in a.terms if c == 1 and v in leader.extents and v not in out]
+    return [a for a in out if leader.extents[a] > 1][:2]
+
+
+def _width(target: Target, leader: PStage) -> int:
+    dtype = leader.body.dtype
+    return target.lanes("float32" if dtype == "bool" else dtype)
+
+
+def _sketch(
+    workload: Workload,
+    target: Target,
+    leader: PStage,
+    axis: str,
+    base: list[Step],
+    extra: list[Step | Open],
+    stream: bool,
+) -> Sketch:
+    lanes = _width(target, leader)
+    extent = leader.extents[axis]
+    widths = tuple(w for w in (lanes, 2 * lanes, 4 * lanes) if w <= extent) or (extent,)
+    count = -(-extent // widths[0])
+    blocks = tuple(sorted({b for b in (1, 4, 16, 64, 256, 1024) if b < count} | {count}))
+    params = [Param("v", widths, "width of the vector loop"), Param("vb", blocks, "vectors in one parallel piece")]
+    template: list[Step | Open] = [*base, *extra, Open(leader.name, axis, ("v*vb", "v"))]
+    names = [a for a, _ in leader.axes]
+    others = [a for a in names if a != axis]
+    inner_static = [f"{axis}.2"]
+    outer: list[str] = []
+    preferred = {"v": widths[min(1, len(widths) - 1)], "vb": min(blocks, key=lambda b: abs(b - 64))}
+    transposed = axis != names[-1]
+    if transposed:
+        last = names[-1]
+        params.append(Param("r", tuple(r for r in (1, 2, 4, 8, 16) if r <= leader.extents[last]), "rows at once"))
+        params.append(Param("rb", (1, 4, 16, 64), "row tiles in a cache block"))
+        preferred |= {"r": min(8, leader.extents[last]), "rb": 1}
+        preferred["r"] = max(r for r in params[-2].values if r <= preferred["r"])
+        template.append(Open(leader.name, last, ("r*rb", "r")))
+        outer = [f"{a}.0" for a in names]
+        order = [*outer, f"{last}.1", f"{axis}.1", f"{last}.2", f"{axis}.2"]
+        inner_static = [f"{last}.2", f"{axis}.2"]
+    else:
+        outer = [f"{a}.0" for a in names]
+        order = [*outer, f"{axis}.1", f"{axis}.2"]
+        del others
+    template.append(Order(leader.name, tuple(order)))
+    template.append(Parallel(leader.name, len(outer)))
+    template += [Unroll(leader.name, s) for s in inner_static[:-1]]
+    template.append(Vectorize(leader.name, inner_static[-1]))
+    if stream:
+        template.append(Stream(leader.name))
+    name = f"map[v={axis}{',stream' if stream else ''}]"
+    return Sketch(name, workload, target, tuple(template), tuple(params), (), leader.name, preferred)
+
+
+def _scalar(
+    workload: Workload, target: Target, leader: PStage, base: list[Step], extra: list[Step | Open]
+) -> Sketch:
+    return Sketch("map[scalar]", workload, target, (*base, *extra), (), (), leader.name, {})
+
+
+def copy_steps(leader: PStage, target: Target) -> list[Step | Open]:
+    """Fixed steps for a phase that is not searched (a padded copy): vectors along the last axis, outer loops parallel."""
+    if not leader.axes:
+        return []
+    lanes = _width(target, leader)
+    axis, extent = leader.axes[-1]
+    width = min(2 * lanes, extent)
+    steps: list[Step | Open] = [SplitStep(leader.name, axis, (width,)), Vectorize(leader.name, f"{axis}.1")]
+    outer = len(leader.axes) - 1
+    steps.append(Parallel(leader.name, max(1, outer)))
+    return steps

@@ -1,0 +1,76 @@
+"""The schedule space of one workload on one target: the sketches of every rule that fits, and the fallback that always does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.graph.workload import Workload
+from tilewright.schedules.apply import apply
+from tilewright.schedules.phases import phases
+from tilewright.schedules.steps import Inline, Schedule, ScheduleError, Step
+from tilewright.schedules.target import Target
+from tilewright.search_space.injective_rule import copy_steps, injective_sketches
+from tilewright.search_space.prologue import plan
+from tilewright.search_space.rows_rule import rows_sketches
+from tilewright.search_space.sketch import Open, Sketch
+from tilewright.search_space.tile_rule import tile_sketches
+
+Rule = Callable[[Workload, Target], list[Sketch]]
+RULES: tuple[Rule, ...] = (tile_sketches, rows_sketches, injective_sketches)
+
+
+@dataclass(frozen=True)
+class Space:
+    """All sketches of a workload, the fallback last."""
+
+    workload: Workload
+    target: Target
+    sketches: tuple[Sketch, ...]
+
+    @property
+    def size(self) -> int:
+        """Points of all sketches, before constraints."""
+        return sum(s.size for s in self.sketches)
+
+
+def space(workload: Workload, target: Target) -> Space:
+    """The space of ``workload``. Never empty: the fallback fits everything."""
+    sketches: list[Sketch] = []
+    for rule in RULES:
+        sketches += [s for s in rule(workload, target) if _applies(s)]
+    return Space(workload, target, (*sketches, fallback(workload, target)))
+
+
+def _applies(sketch: Sketch) -> bool:
+    """Whether the structure is legal: tried on the preferred candidate."""
+    try:
+        apply(sketch.workload, sketch.schedule(sketch.preferred))
+    except ScheduleError:
+        return False
+    return True
+
+
+def fallback(workload: Workload, target: Target) -> Sketch:
+    """A schedule that is legal for every workload: each stage a phase of its own, vectors along the last axis of maps."""
+    best: tuple[Step | Open, ...] = ()
+    for inlined in (plan(workload).inlined, ()):
+        base: list[Step | Open] = [Inline(s) for s in workload.stages if s in inlined]
+        steps = list(base)
+        try:
+            for p in phases(workload, Schedule(tuple(s for s in base if isinstance(s, Step)))):
+                if len(p.stages) == 1:
+                    steps += copy_steps(p.leader, target)
+            sketch = Sketch("fallback", workload, target, tuple(steps), (), (), workload.output, {})
+            apply(workload, sketch.schedule({}))
+        except ScheduleError:
+            continue
+        best = tuple(steps)
+        break
+    return Sketch("fallback", workload, target, best, (), (), workload.output, {})
+
+
+def default_schedule(workload: Workload, target: Target) -> Schedule:
+    """Candidate 0 of every task, and what an untuned compile uses: the preferred candidate of the first sketch."""
+    first = space(workload, target).sketches[0]
+    return first.schedule(first.preferred)
