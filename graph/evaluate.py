@@ -42,13 +42,23 @@ def _sigmoid(x: Array) -> Array:
     return cast(Array, np.where(cast(Any, x) >= 0, 1 / (1 + e), e / (1 + e)))
 
 
+def _power(a: Array, b: Array) -> Array:
+    if a.dtype.kind == "f":
+        return cast(Array, np.power(cast(Any, a), cast(Any, b)))
+    # integers to a negative power truncate: 1 and -1 stay units, all others give 0
+    negative = np.less(b, 0)
+    whole = np.power(cast(Any, a), np.where(negative, 0, cast(Any, b)))
+    unit = np.where(np.remainder(b, 2) == 0, 1, cast(Any, a))
+    return cast(Array, np.where(negative, np.where(np.abs(a) == 1, unit, 0), whole).astype(a.dtype))
+
+
 def _half_even(x: Array) -> Array:
     return cast(Array, np.rint(cast(Any, x)))
 
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _divide, "floordiv": np.floor_divide,
-    "mod": np.remainder, "fmod": np.fmod, "max": np.maximum, "min": np.minimum, "pow": np.power, "lt": np.less,
+    "mod": np.remainder, "fmod": np.fmod, "max": np.maximum, "min": np.minimum, "pow": _power, "lt": np.less,
     "le": np.less_equal, "eq": np.equal, "ne": np.not_equal, "and": np.logical_and, "or": np.logical_or,
     "xor": np.logical_xor, "bitand": np.bitwise_and, "bitor": np.bitwise_or, "bitxor": np.bitwise_xor,
     "shl": np.left_shift, "shr": np.right_shift,

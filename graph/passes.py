@@ -129,7 +129,6 @@ def simplify(graph: Graph) -> Graph:
     uniform = {c: v for c, a in constants.items() if (v := _uniform(a)) is not None}
     renamed: dict[str, str] = {}
     made: dict[str, Node] = {}
-    outputs = set(graph.outputs)
     for old in graph.nodes:
         n = retargeted(old, renamed)
         if isinstance(n, Stage):
@@ -139,8 +138,7 @@ def simplify(graph: Graph) -> Graph:
             source = made.get(n.source)
             if isinstance(source, View):
                 n = View(n.output, source.source, n.type, n.origin)
-            same = graph.types[n.source] == n.type
-            if same and not (n.output in outputs and n.source in graph.inputs):
+            if graph.types[n.source] == n.type:
                 renamed[n.output] = n.source
                 continue
         made[n.output] = n
@@ -246,8 +244,8 @@ def _as_view(s: Stage, types: Mapping[str, TensorType]) -> View | None:
 
 
 def absorb_unit_views(graph: Graph) -> Graph:
-    """Where a view only adds or drops dimensions of size 1 after a stage that nothing else reads, let the stage have that
-    shape itself, so that what follows can fuse with it."""
+    """Where a view only adds or drops dimensions of size 1 after a stage that nothing else reads, let the
+    stage have that shape itself, so that what follows can fuse with it."""
     readers = {t: len(c) for t, c in graph.consumers().items()}
     made: dict[str, Node] = {}
     for n in graph.nodes:

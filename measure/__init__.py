@@ -1,1 +1,15 @@
+"""How long it takes: building, checking and timing candidates in isolated workers, and replaying what was measured."""
 
+from tilewright.measure.ceilings import Ceilings as Ceilings
+from tilewright.measure.ceilings import measure_ceilings as measure_ceilings
+from tilewright.measure.lock import device_lock as device_lock
+from tilewright.measure.outcome import STATUSES as STATUSES
+from tilewright.measure.outcome import Outcome as Outcome
+from tilewright.measure.policy import Policy as Policy
+from tilewright.measure.replay import ReplayError as ReplayError
+from tilewright.measure.replay import ReplayRunner as ReplayRunner
+from tilewright.measure.request import DeviceError as DeviceError
+from tilewright.measure.request import Request as Request
+from tilewright.measure.request import Runner as Runner
+from tilewright.measure.runner import LocalRunner as LocalRunner
+from tilewright.measure.timing import Pair as Pair

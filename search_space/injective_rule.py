@@ -10,7 +10,7 @@ from tilewright.schedules.steps import Order, Parallel, Schedule, Stream, Unroll
 from tilewright.schedules.steps import Split as SplitStep
 from tilewright.schedules.steps import Step
 from tilewright.schedules.target import Target
-from tilewright.search_space.prologue import plan
+from tilewright.search_space.prologue import plan, worth_threads
 from tilewright.search_space.sketch import Open, Param, Sketch
 
 
@@ -90,7 +90,8 @@ def _sketch(
         order = [*outer, f"{axis}.1", f"{axis}.2"]
         del others
     template.append(Order(leader.name, tuple(order)))
-    template.append(Parallel(leader.name, len(outer)))
+    if worth_threads(workload, target):
+        template.append(Parallel(leader.name, len(outer)))
     template += [Unroll(leader.name, s) for s in inner_static[:-1]]
     template.append(Vectorize(leader.name, inner_static[-1]))
     if stream:

@@ -7,7 +7,7 @@ the sketch's template. Nothing is built, and nothing is looked at one candidate 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import FLOATS, SIZES
-from tilewright.graph.expr import MATHS, Expr, Load, Op, loads, variables, walk
-from tilewright.graph.stage import TensorType
+from tilewright.graph.expr import COMPARE, MATHS, Expr, Op, loads, variables
 from tilewright.schedules.apply import product_factors
 from tilewright.schedules.phases import Phase, PStage
 from tilewright.schedules.steps import At, Order, Pack, Parallel, Spread, Stream, Unroll, Vectorize
+from tilewright.search_space.access import Access, accesses
 from tilewright.search_space.sketch import Open, Sketch, evaluate
 
 Floats = NDArray[np.float64]
@@ -38,65 +38,14 @@ class LoopModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """One tensor a stage reads or writes. ``dims`` are, for each dimension of the tensor, its size and the axes it is walked by
-    with their coefficients, outermost first; ``packed`` says the access goes to a packed copy (contiguous)."""
-
-    tensor: str
-    nbytes: int
-    total: int
-    dims: tuple[tuple[int, tuple[tuple[str, int], ...]], ...]
-    store: bool
-    packed: bool
-    constant: bool
-    indirect: bool
-
-    def axes(self) -> set[str]:
-        """Axes the address depends on."""
-        return {a for _, terms in self.dims for a, _ in terms}
-
-    def stride(self, axis: str) -> int:
-        """Elements between neighbours along ``axis``."""
-        inner = 1
-        out = 0
-        for size, terms in reversed(self.dims):
-            for a, c in terms:
-                if a == axis:
-                    out += c * inner
-            inner *= size
-        return out
-
-    def footprint(self, span: Mapping[str, Any]) -> Any:
-        """Elements touched while each axis ``a`` covers ``span[a]`` values."""
-        out: Any = 1.0
-        for size, terms in self.dims:
-            extent: Any = 1.0
-            for a, c in terms:
-                extent = extent + abs(c) * (span.get(a, 1.0) - 1.0)
-            out = out * (np.minimum(extent, size) if len(self.dims) > 1 else extent)
-        return np.minimum(out, self.total)
-
-    def lines(self, span: Mapping[str, Any], line: int) -> Any:
-        """Cache lines touched: rows of the innermost dimension are rounded up to whole lines, unless the copy is packed."""
-        elements = self.footprint(span)
-        if self.packed or not self.dims:
-            return np.ceil(elements * self.nbytes / line)
-        inner: Any = 1.0
-        for a, c in self.dims[-1][1]:
-            inner = inner + abs(c) * (span.get(a, 1.0) - 1.0)
-        inner = np.minimum(inner, self.dims[-1][0])
-        row = np.maximum(np.ceil(inner * self.nbytes / line), 1.0)
-        sparse = np.minimum(row, inner)
-        return elements / np.maximum(inner, 1.0) * sparse
-
-
-@dataclass(frozen=True, slots=True)
 class StageModel:
     """One stage: its loops, what it touches, and the arithmetic of one point."""
 
     name: str
+    dtype: str
     extents: Mapping[str, int]
     reduce: frozenset[str]
+    reducer: str | None
     loops: tuple[LoopModel, ...]
     accesses: tuple[Access, ...]
     arithmetic: int
@@ -106,6 +55,10 @@ class StageModel:
     spread: Floats
     leader: bool
     stream: bool
+    guards: tuple[frozenset[str], ...] = ()
+    """Axes of each index comparison evaluated at every point (inlined padding)."""
+    buffered: int = 0
+    """Local tensors in memory (not in registers) that are read or written at every point."""
 
     @property
     def points(self) -> float:
@@ -121,6 +74,10 @@ class PhaseModel:
     parallel: Floats
     position: Mapping[str, int]
     pack_bytes: float
+    pack_strided: float
+    """Of the bytes packed on every run, those that are read out of order."""
+    packs: int
+    """Copies made on every run; each is a parallel region of its own."""
 
 
 #: Rough cost of a maths function, in fused multiply-adds of the same vector width.
@@ -144,7 +101,8 @@ def _phase(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.int64]]
         kinds[name] = "parallel"
     position: dict[str, int] = {}
     stages: list[StageModel] = []
-    pack_bytes = 0.0
+    pack_bytes, pack_strided, packs = 0.0, 0.0, 0
+    outer: dict[str, int] = {leader.name: 0}
     for stage in phase.stages:
         if stage is leader:
             stages.append(_stage(stage, phase, sketch, leader_sizes, leader_order, kinds, n, True))
@@ -163,6 +121,7 @@ def _phase(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.int64]]
         sizes = _sizes(stage, sketch, values, {a: s for a, s in leader_sizes.items() if a in spatial}, n)
         own_kinds = _kinds(stage, sketch, {k: v for k, v in kinds.items() if k.rsplit(".", 1)[0] in spatial})
         outside = [o for o in leader_order[:where] if o.rsplit(".", 1)[0] in leader_sizes]
+        outer[stage.name] = len(outside)
         order = outside + _order(stage, sketch, sizes, first)
         all_sizes = {**leader_sizes, **sizes}
         all_kinds = {**{o: kinds.get(o, "serial") for o in outside}, **own_kinds}
@@ -172,11 +131,36 @@ def _phase(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.int64]]
                 factor = product_factors(stage.body)[step.factor]
                 if not {load.tensor for load in loads(factor)} <= {k for k, _, c in sketch.workload.inputs if c}:
                     used = variables(factor)
-                    pack_bytes += float(np.prod([stage.extents[a] for a in used])) * SIZES[factor.dtype]
+                    nbytes = float(np.prod([stage.extents[a] for a in used])) * SIZES[factor.dtype]
+                    pack_bytes, packs = pack_bytes + nbytes, packs + 1
+                    last = step.layout[-1].rsplit(".", 1)[0]
+                    if any(a is None or a.coefficient(last) != 1 for a in (affine(x.index[0]) for x in loads(factor))):
+                        pack_strided += nbytes
     parallel: Floats = np.ones(n)
     for loop in stages[-1].loops[:count]:
         parallel = parallel * np.ceil(loop.trips)
-    return PhaseModel(tuple(stages), parallel, position, pack_bytes)
+    in_memory = _in_memory(phase, stages, outer, position)
+    whole = tuple(replace(m, buffered=_buffered(s, in_memory)) for s, m in zip(phase.stages, stages, strict=True))
+    return PhaseModel(whole, parallel, position, pack_bytes, pack_strided, packs)
+
+
+def _in_memory(phase: Phase, stages: list[StageModel], outer: Mapping[str, int], position: Mapping[str, int]) -> set[str]:
+    """Local tensors that some loop walks, so that they cannot live in registers."""
+    out: set[str] = set()
+    for made in phase.stages[:-1]:
+        axes = {a for a, _ in made.axes}
+        for s, m in zip(phase.stages, stages, strict=True):
+            if s is not made and not any(load.tensor == made.name for load in loads(s.body)):
+                continue
+            inside = m.loops[position[made.name] if m.leader else outer[m.name] :]
+            if any(lp.axis in axes and lp.kind not in ("vector", "unroll") for lp in inside):
+                out.add(made.name)
+    return out
+
+
+def _buffered(stage: PStage, in_memory: set[str]) -> int:
+    read = len({load.tensor for load in loads(stage.body)} & in_memory)
+    return read + (stage.name in in_memory and stage.reducer is None)
 
 
 def _sizes(
@@ -236,14 +220,16 @@ def _stage(
             for lp in loops:
                 if lp.axis == axis and lp.level == int(level):
                     spread = spread * lp.trips
-    arithmetic, maths = _arithmetic(stage.body, stage.reducer)
+    arithmetic, maths, guards = _arithmetic(stage.body, stage.reducer)
     stream = any(isinstance(s, Stream) and s.stage == stage.name for s in sketch.template)
     return StageModel(
         stage.name,
+        stage.body.dtype,
         extents,
         frozenset(a for a, _ in stage.reduce),
+        stage.reducer,
         tuple(loops),
-        tuple(_accesses(stage, phase, sketch)),
+        tuple(accesses(stage, phase, sketch)),
         arithmetic,
         maths,
         vector.axis if vector is not None else None,
@@ -251,63 +237,31 @@ def _stage(
         spread,
         leader,
         stream,
+        guards,
     )
 
 
-def _arithmetic(body: Expr, reducer: str | None) -> tuple[int, float]:
-    """Simple operations at each point (a multiply that is summed counts as one fused operation), and the cost of its maths."""
+def _arithmetic(body: Expr, reducer: str | None) -> tuple[int, float, tuple[frozenset[str], ...]]:
+    """Simple operations at each point (a multiply that is summed counts as one fused operation), the cost of its maths, and
+    the axes of its index comparisons. What computes an index is not counted."""
     ops, maths = (1 if reducer else 0), 0.0
-    fused = 1 if reducer == "sum" and isinstance(body, Op) and body.kind == "mul" else 0
-    for e in walk(body):
-        if isinstance(e, Op) and e.dtype in FLOATS:
-            if e.kind in MATHS or e.kind == "pow":
-                maths += MATHS_COST.get(e.kind, 30)
-            elif e.kind == "div":
-                maths += 4
-            elif e.kind != "cast":
-                ops += 1
-    return max(1, ops - fused), maths
-
-
-def _accesses(stage: PStage, phase: Phase, sketch: Sketch) -> list[Access]:
-    types = dict(sketch.workload.types)
-    constants = {k for k, _, c in sketch.workload.inputs if c}
-    packed: set[Expr] = set()
-    for step in sketch.template:
-        if isinstance(step, Pack) and step.stage == stage.name:
-            packed |= set(loads(product_factors(stage.body)[step.factor]))
-    out: dict[tuple[Any, ...], Access] = {}
-    for load in loads(stage.body):
-        if load.tensor in phase.local:
+    guards: list[frozenset[str]] = []
+    fused = 1 if reducer == "sum" and isinstance(body, Op) and body.kind == "mul" and body.dtype in FLOATS else 0
+    seen: set[Expr] = set()
+    todo = [body]
+    while todo:
+        e = todo.pop()
+        if e in seen or not isinstance(e, Op):
             continue
-        access = _access(load, types[load.tensor], load in packed, load.tensor in constants)
-        out[access.tensor, access.dims] = access
-    if stage is phase.leader:
-        t = types[stage.name]
-        inner = 1
-        dims: list[tuple[int, tuple[tuple[str, int], ...]]] = []
-        for a, e in reversed(stage.axes):
-            dims.append((e, ((a, 1),)))
-            inner *= e
-        out["store",] = Access(
-            stage.name, SIZES[t.dtype], t.size, tuple(reversed(dims)), True, False, False, False
-        )
-    return list(out.values())
-
-
-def _access(load: Load, t: TensorType, packed: bool, constant: bool) -> Access:
-    """Sort the terms of a flat index into the dimensions of the tensor, by their strides."""
-    flat = affine(load.index[0])
-    nbytes = SIZES[load.dtype]
-    if flat is None:
-        used = tuple((a, 1) for a in sorted(variables(load.index[0])))
-        return Access(load.tensor, nbytes, t.size, ((t.size, used),) if used else (), False, packed, constant, True)
-    terms: list[list[tuple[str, int]]] = [[] for _ in t.shape]
-    strides = t.strides
-    for a, c in flat.terms:
-        k = next((k for k, s in enumerate(strides) if abs(c) >= s and abs(c) % s == 0 and t.shape[k] > 1), len(strides) - 1)
-        if not strides:
+        seen.add(e)
+        if e.kind in COMPARE and not list(loads(e)):
+            guards.append(frozenset(variables(e)))
             continue
-        terms[k].append((a, max(1, abs(c) // strides[k])))
-    dims = tuple((s, tuple(x)) for s, x in zip(t.shape, terms, strict=True) if x or s > 1)
-    return Access(load.tensor, nbytes, t.size, dims, False, packed, constant, False)
+        todo += e.args
+        if e.kind in MATHS or e.kind == "pow":
+            maths += MATHS_COST.get(e.kind, 30)
+        elif e.kind in ("div", "floordiv", "mod", "fmod"):
+            maths += 4 if e.dtype in FLOATS else 20
+        elif e.kind not in ("cast", "and", "or", "not"):
+            ops += 1
+    return max(1, ops - fused), maths, tuple(guards)

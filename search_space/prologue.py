@@ -13,6 +13,7 @@ from tilewright.graph.stage import Stage
 from tilewright.graph.workload import Workload
 from tilewright.schedules.phases import resolve_views
 from tilewright.schedules.steps import Inline, Step
+from tilewright.schedules.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,11 @@ class Plan:
     def steps(self) -> list[Step]:
         """The ``inline`` steps."""
         return [Inline(s) for s in self.inlined]
+
+
+def worth_threads(workload: Workload, target: Target) -> bool:
+    """Whether a parallel region (about two microseconds) can pay: below some ten thousand operations or bytes it never does."""
+    return target.threads > 1 and (workload.flops > 50_000 or workload.min_bytes > 64_000)
 
 
 def readers(workload: Workload) -> dict[str, list[Stage]]:

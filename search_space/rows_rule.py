@@ -13,7 +13,7 @@ from tilewright.schedules.phases import Phase, PStage, phases
 from tilewright.schedules.steps import At, Inline, Order, Parallel, Schedule, ScheduleError, Spread, Step, Unroll, Vectorize
 from tilewright.schedules.target import Target
 from tilewright.search_space.injective_rule import copy_steps
-from tilewright.search_space.prologue import plan
+from tilewright.search_space.prologue import plan, worth_threads
 from tilewright.search_space.sketch import Open, Param, Sketch
 
 
@@ -84,7 +84,7 @@ def _by_columns(
     order = [*(f"{a}.0" for a in rows), *(f"{a}.0" for a in columns), f"{last}.1"]
     template += [
         Order(leader.name, tuple(order)),
-        Parallel(leader.name, len(rows)),
+        *([Parallel(leader.name, len(rows))] if worth_threads(workload, target) else []),
         Vectorize(leader.name, f"{last}.1"),
     ]
     for s in phase.stages[:-1]:
@@ -144,7 +144,7 @@ def _by_rows(
         *extra,
         Open(leader.name, strip, ("v",)),
         Order(leader.name, (*outer, *(f"{a}.0" for a in columns), f"{strip}.1")),
-        Parallel(leader.name, len(outer)),
+        *([Parallel(leader.name, len(outer))] if worth_threads(workload, target) else []),
         Vectorize(leader.name, f"{strip}.1"),
     ]
     for s in phase.stages[:-1]:

@@ -31,7 +31,7 @@ from tilewright.schedules.steps import (
 )
 from tilewright.schedules.target import Target
 from tilewright.search_space.injective_rule import copy_steps
-from tilewright.search_space.prologue import Plan, plan
+from tilewright.search_space.prologue import plan, worth_threads
 from tilewright.search_space.sketch import Constraint, Open, Param, Sketch
 
 SMALL_REDUCTION = 7
@@ -71,22 +71,23 @@ def tile_sketches(workload: Workload, target: Target) -> list[Sketch]:
                 continue
         phase = next(ph for ph in parts if any(s.reducer is not None or s.name.endswith(ACC) for s in ph.stages))
         others = [ph for ph in parts if ph is not phase]
-        out += _of_phase(workload, target, phase, others, base, p)
+        out += _of_phase(workload, target, phase, others, base, ",pad=inline" if p is not plans[0] else "")
     return out
 
 
 def _of_phase(
-    workload: Workload, target: Target, phase: Phase, rest: list[Phase], base: list[Step], p: Plan
+    workload: Workload, target: Target, phase: Phase, rest: list[Phase], base: list[Step], suffix: str
 ) -> list[Sketch]:
     if len(phase.stages) != 2:
         return []
     anchor, leader = phase.stages
+    if {a for a, _ in leader.axes} != {a for a, _ in anchor.axes}:
+        return []  # the leader reads the reduction back over more axes: that is a matter of rows
     extra: list[Step | Open] = []
     for other in rest:
         if len(other.stages) == 1:
             extra += copy_steps(other.leader, target)
     constants = {n for n, _, c in workload.inputs if c}
-    suffix = "" if not p.inlined or any(r in p.roots for r in p.roots) else ",pad=inline"
     out: list[Sketch] = []
     for roles in _roles(anchor, leader, target):
         for order in ("ov", "vo") if roles.tiled else ("ov",):
@@ -237,7 +238,8 @@ def _spatial(
     tiles = [*tiles, f"{v}.1"] if order == "ov" else [f"{v}.1", *tiles]
     static = [f"{a}.{2 if k == 0 else 1}" for k, a in enumerate(roles.tiled)] + [f"{v}.2"]
     template.append(Order(leader.name, (*outer, *blocks, *tiles, *static)))
-    template.append(Parallel(leader.name, len(outer) + len(blocks)))
+    if worth_threads(workload, target):
+        template.append(Parallel(leader.name, len(outer) + len(blocks)))
     template += [Unroll(leader.name, s) for s in static[:-1]]
     template.append(Vectorize(leader.name, static[-1]))
     reduce = [a for a, _ in anchor.reduce]
@@ -332,7 +334,7 @@ def _reduction_vector(
         template += [Open(leader.name, tiled[0], ("r0",)), Unroll(leader.name, f"{tiled[0]}.1")]
         static = [f"{tiled[0]}.1"]
     template.append(Order(leader.name, (*outer, *static)))
-    if outer:
+    if outer and worth_threads(workload, target):
         template.append(Parallel(leader.name, len(outer)))
     before = [f"{a}.0" for a, _ in anchor.reduce[:-1]]
     template += [

@@ -26,8 +26,9 @@ def apply(build: Build, *arrays: Any) -> Any:
     y = build(*(g.input(n, a.shape, a.dtype.name) for n, a in zip(names, arrays, strict=True)))
     g.output(y)
     given_arrays = dict(zip(names, arrays, strict=True))
-    plain = evaluate(g, given_arrays)[0]
-    np.testing.assert_allclose(evaluate(optimise(g), given_arrays)[0], plain, rtol=1e-5, atol=1e-7)
+    plain: Any = evaluate(g, given_arrays)[0]
+    clean: Any = evaluate(optimise(g), given_arrays)[0]
+    np.testing.assert_allclose(clean, plain, rtol=1e-5, atol=1e-7)
     return plain
 
 
@@ -173,8 +174,13 @@ def test_reductions_match_numpy(shape: list[int], keep: bool, data: st.DataObjec
     """Any set of axes, negative ones too, and the empty set."""
     x = random(*shape)
     axes = tuple(data.draw(st.sets(st.integers(-len(shape), -1))))
-    for build, expected in ((ops.reduce_sum, np.sum), (ops.reduce_mean, np.mean), (ops.reduce_max, np.max),
-                            (ops.reduce_min, np.min), (ops.reduce_prod, np.prod)):  # fmt: skip
+    for build, expected in (
+        (ops.reduce_sum, np.sum),
+        (ops.reduce_mean, np.mean),
+        (ops.reduce_max, np.max),
+        (ops.reduce_min, np.min),
+        (ops.reduce_prod, np.prod),
+    ):
         want = expected(x.astype(np.float64), axis=axes, keepdims=keep)
         np.testing.assert_allclose(apply(lambda t, f=build: f(t, axes, keep), x), want, rtol=1e-5, atol=1e-6)
     norm = np.sqrt(np.sum(x.astype(np.float64) ** 2, axis=axes, keepdims=keep))
@@ -196,9 +202,16 @@ def test_moves_match_numpy(shape: list[int], order: list[int], data: st.DataObje
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [((3, 4), (4, 5)), ((2, 1, 3, 4), (5, 4, 2)), ((4,), (4, 5)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 1), (1, 4)),
-     ((1, 3, 4), (2, 4, 1))],
-)  # fmt: skip
+    [
+        ((3, 4), (4, 5)),
+        ((2, 1, 3, 4), (5, 4, 2)),
+        ((4,), (4, 5)),
+        ((3, 4), (4,)),
+        ((4,), (4,)),
+        ((2, 3, 1), (1, 4)),
+        ((1, 3, 4), (2, 4, 1)),
+    ],
+)
 def test_matmul_matches_numpy(a: Sequence[int], b: Sequence[int]) -> None:
     """Batches that broadcast, vectors, and an inner size of 1."""
     x, y = random(*a), random(*b, seed=1)
@@ -207,9 +220,16 @@ def test_matmul_matches_numpy(a: Sequence[int], b: Sequence[int]) -> None:
 
 @pytest.mark.parametrize(
     ("equation", "shapes"),
-    [("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]), ("ii->i", [(3, 3)]), ("ij->", [(2, 3)]), ("...ij,...jk", [(2, 3, 4), (4, 5)]),
-     ("ij,kj", [(2, 3), (4, 3)]), ("a...,b...->ab...", [(2, 3), (4, 3)]), ("i,j,k->kji", [(2,), (3,), (4,)])],
-)  # fmt: skip
+    [
+        ("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]),
+        ("ii->i", [(3, 3)]),
+        ("ij->", [(2, 3)]),
+        ("...ij,...jk", [(2, 3, 4), (4, 5)]),
+        ("ij,kj", [(2, 3), (4, 3)]),
+        ("a...,b...->ab...", [(2, 3), (4, 3)]),
+        ("i,j,k->kji", [(2,), (3,), (4,)]),
+    ],
+)
 def test_einsum_matches_numpy(equation: str, shapes: list[tuple[int, ...]]) -> None:
     """Diagonals, full sums, ellipses and implied outputs."""
     arrays = [random(*s, seed=k) for k, s in enumerate(shapes)]
@@ -231,7 +251,8 @@ def test_conv_matches_scipy(rank: int, group: int) -> None:
     wide = np.zeros(
         (*w.shape[:2], *((k - 1) * d + 1 for k, d in zip(w.shape[2:], dilations, strict=True))), np.float32
     )
-    wide[(..., *(slice(None, None, d) for d in dilations))] = w
+    spread: Any = (..., *(slice(None, None, d) for d in dilations))
+    wide[spread] = w
     per_group = w.shape[0] // group
     for n in range(2):
         for oc in range(w.shape[0]):
@@ -246,9 +267,17 @@ def test_conv_matches_scipy(rank: int, group: int) -> None:
 @pytest.mark.parametrize("constant", [True, False])
 @pytest.mark.parametrize(
     ("kernel", "stride", "dilation", "pads", "extra", "group"),
-    [(2, 2, 1, (0, 0), 0, 1), (3, 1, 1, (1, 1), 0, 2), (3, 2, 1, (1, 0), 1, 1), (4, 3, 1, (0, 2), 2, 2), (2, 3, 1, (0, 0), 1, 1),
-     (3, 1, 2, (2, 1), 0, 1), (2, 3, 2, (1, 1), 0, 4), (1, 2, 1, (0, 0), 1, 1)],
-)  # fmt: skip
+    [
+        (2, 2, 1, (0, 0), 0, 1),
+        (3, 1, 1, (1, 1), 0, 2),
+        (3, 2, 1, (1, 0), 1, 1),
+        (4, 3, 1, (0, 2), 2, 2),
+        (2, 3, 1, (0, 0), 1, 1),
+        (3, 1, 2, (2, 1), 0, 1),
+        (2, 3, 2, (1, 1), 0, 4),
+        (1, 2, 1, (0, 0), 1, 1),
+    ],
+)
 def test_conv_transpose_scatters(
     kernel: int, stride: int, dilation: int, pads: tuple[int, int], extra: int, group: int, constant: bool
 ) -> None:
@@ -365,45 +394,3 @@ def test_integer_upsampling_uses_no_table() -> None:
     )
     assert y.shape == (1, 1, 6, 9)
     assert not g.constants
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda x: ops.add(x, ops.reshape(x, (3, 2))), r"broadcast: expected shapes that agree or are 1"),
-        (lambda x: ops.add(x, ops.cast(x, "int64")), r"add: expected two values of one data type; got float32 and int64"),
-        (lambda x: ops.reshape(x, (4, -1)), r"reshape: expected a shape of 6 elements for \(2, 3\)"),
-        (lambda x: ops.reshape(x, (-1, -1)), r"reshape: expected at most one -1"),
-        (lambda x: ops.reshape(x, (2, 3, 0), zero_copies=True), r"dimension 2 copies one that"),
-        (lambda x: ops.squeeze(x, [0]), r"squeeze: expected size 1 at axis 0"),
-        (lambda x: ops.transpose(x, [0, 0]), r"transpose: expected distinct axes"),
-        (lambda x: ops.transpose(x, [0]), r"transpose: expected an order of 2 dimensions"),
-        (lambda x: ops.reduce_sum(x, [2]), r"reduce_sum: expected an axis of -2..1; got 2"),
-        (lambda x: ops.matmul(x, x), r"matmul: expected equal inner sizes"),
-        (lambda x: ops.concat([x, ops.reshape(x, (3, 2))]), r"concat on axis 0: expected shapes equal elsewhere"),
-        (lambda x: ops.concat([]), r"concat: expected at least one tensor"),
-        (lambda x: ops.split(x, [1, 1], 1)[0], r"split: expected sizes that add up to 3"),
-        (lambda x: ops.slice_(x, [0], [1], [0], [0]), r"slice: expected steps other than 0"),
-        (lambda x: ops.pad(x, [1, 1], [0, 0], mode="blur"), r"pad: expected a mode of constant, edge, reflect or wrap"),
-        (lambda x: ops.tile(x, [2]), r"tile: expected 2 repeats"),
-        (lambda x: ops.conv(x, x), r"conv: expected input and weight of equal rank, at least 3"),
-        (lambda x: ops.conv(ops.reshape(x, (1, 2, 3)), ops.reshape(x, (3, 1, 2))), r"conv: expected 1 input channels"),
-        (lambda x: ops.conv(ops.reshape(x, (1, 2, 3)), ops.reshape(x, (1, 2, 3)), dilations=[2]), r"larger than the padded"),
-        (lambda x: ops.max_pool(ops.reshape(x, (1, 2, 3)), ops.Window([4])), r"pool: the window \[4\]"),
-        (lambda x: ops.einsum("ij,jk", x), r"einsum 'ij,jk': expected 2 operands; got 1"),
-        (lambda x: ops.einsum("ij->k", x), r"expected output letters that appear in an operand; got \['k'\]"),
-        (lambda x: ops.top_k(x, 4)[0], r"top_k: expected k of 1..3; got 4"),
-        (lambda x: ops.resize(x, (2, 3), sampling=ops.Sampling("area")), r"expected a mode of nearest, linear or cubic"),
-        (lambda x: ops.depth_to_space(ops.reshape(x, (1, 6, 1, 1)), 2), r"channels divisible by 4"),
-        (lambda x: ops.group_norm(ops.reshape(x, (1, 3, 2)), x, x, 2), r"group_norm: expected channels divisible by 2"),
-        (lambda x: ops.lp_pool(ops.reshape(x, (1, 2, 3)), ops.Window([2]), 0), r"lp_pool: expected p of at least 1"),
-        (lambda x: ops.exp(ops.cast(x, "int32")), r"exp: expected float32 or float64; got int32"),
-        (lambda x: x + "a", r"could not convert|expected"),
-    ],
-)  # fmt: skip
-def test_refusals(build: Build, message: str) -> None:
-    """What is refused, with the argument, what was expected and what came."""
-    g = Graph()
-    x = g.input("x", (2, 3))
-    with pytest.raises((GraphError, ValueError), match=message):
-        build(x)

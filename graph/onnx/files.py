@@ -64,10 +64,24 @@ def expand_functions(model: ModelProto, supported: Container[str]) -> ModelProto
         if not found:
             break
         try:
-            model = inliner.inline_selected_functions(model, sorted(found), inline_schema_functions=True)
+            model = inliner.inline_selected_functions(
+                _typed(model), sorted(found), inline_schema_functions=True
+            )
         except RuntimeError:  # some definitions fail to expand when optional inputs are absent
             break
     return model
+
+
+def _typed(model: ModelProto) -> ModelProto:
+    """A copy in which every tensor's type is declared, which the expansion of some definitions needs."""
+    from onnx import ModelProto, helper, shape_inference
+
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    copy.graph.value_info.extend(
+        helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in copy.graph.initializer
+    )
+    return shape_inference.infer_shapes(copy)
 
 
 def _parse(path: Path) -> ModelProto:

@@ -122,8 +122,8 @@ def conv_transpose(
     rank = x.rank - 2
     if rank < 1 or w.rank != x.rank or w.shape[0] != x.shape[1] or x.shape[1] % group:
         raise GraphError(
-            "conv_transpose: expected a weight of (channels, outputs, kernel...), channels divisible by group "
-            f"{group}; got input {x.shape} and weight {w.shape}"
+            "conv_transpose: expected a weight of (channels, outputs, kernel...), channels divisible "
+            f"by group {group}; got input {x.shape} and weight {w.shape}"
         )
     s = per_dimension(strides, rank, 1, "conv_transpose strides")
     d = per_dimension(dilations, rank, 1, "conv_transpose dilations")

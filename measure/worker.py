@@ -1,0 +1,297 @@
+"""The worker process: builds, checks and times candidates where they can harm nothing but itself.
+
+It answers one message at a time. What is a candidate's fault is answered with a status; anything else is not caught: the
+process ends with a traceback, which the runner reports, and a new one takes over.
+
+=========  ================================================  ==========================================================
+message    asks for                                          answer besides ``status`` and ``error``
+=========  ================================================  ==========================================================
+build      apply, lower, compile                             ``digest`` of the code, ``build_s``
+reference  inputs and expected results of a workload         ``seconds``
+check      run a built kernel on them                        ``max_error``, ``run_s``
+time       time a checked kernel                             ``samples_ns``, ``median_ns``, ``noise``, ``stop_reason``, …
+pair       compare two checked kernels                       ``ratio``, ``low``, ``high``, ``a_ns``, ``b_ns``
+noise      A/A test of a checked kernel                      ``noise``
+drop       forget built kernels
+=========  ================================================  ==========================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import hashlib
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tilewright.graph.dtypes import GraphError
+from tilewright.graph.workload import Workload
+from tilewright.graph.workload import parse as parse_workload
+from tilewright.measure.check import Reference
+from tilewright.measure.harness import Bound, Harness
+from tilewright.measure.messages import LARGEST, LENGTH, Decoder, Message, encode
+from tilewright.measure.policy import Policy
+from tilewright.measure.timing import Clock, FlushError, Subject, aa_noise_floor, pair, time_kernel
+from tilewright.schedules.jit import CompileError
+from tilewright.schedules.kernel import build
+from tilewright.schedules.lower import module
+from tilewright.schedules.steps import ScheduleError
+from tilewright.schedules.steps import parse as parse_schedule
+from tilewright.schedules.target import Target
+
+_PR_SET_PDEATHSIG = 1
+ROTATING_COPIES = (2, 64)
+"""Fewest and most copies of the tensors under the rotating policy."""
+
+
+@dataclasses.dataclass
+class Candidate:
+    """A built kernel, and its buffers once it was checked."""
+
+    workload: Workload
+    harness: Harness
+    bound: Bound | None = None
+
+
+class Worker:
+    """Answers messages. Tests derive from it to inject faults."""
+
+    def __init__(self, target: Target, folder: Path | None = None) -> None:
+        self.target = target
+        self.folder = folder
+        self.candidates: dict[int, Candidate] = {}
+        self.known: set[str] = set()
+        self._workloads: dict[str, Workload] = {}
+        self._reference: tuple[tuple[str, int], Reference] | None = None
+        self._clock: Clock | None = None
+
+    def answer(self, message: Message) -> Message:
+        """Do what a message asks for. Raises MemoryError when there is no memory for it."""
+        return {"status": "ok", "error": None, **getattr(self, f"on_{message['op']}")(message)}
+
+    @property
+    def clock(self) -> Clock:
+        """The timing loops, compiled when they are first needed."""
+        if self._clock is None:
+            self._clock = Clock(self.target)
+        return self._clock
+
+    # ------------------------------------------------------------ build
+
+    def on_build(self, message: Message) -> Message:
+        """Build one candidate; code that is known already is not compiled unless ``force`` is set."""
+        start = time.perf_counter()
+        self.known.update(message["known"])
+        digest = ""
+        try:
+            workload = self.workload(message["workload"])
+            built = build(workload, parse_schedule(message["schedule"]), self.target)
+            text = module([built.lowered])
+            digest = self.digest(workload, message["schedule"], text)
+            if digest not in self.known or message["force"]:
+                self.candidates[message["id"]] = Candidate(workload, Harness(built, text))
+        except (ScheduleError, GraphError) as error:
+            return _failed("rejected", error, start)
+        except CompileError as error:
+            return {**_failed("compile_error", error, start), "digest": digest}
+        self.known.add(digest)
+        return {"digest": digest, "build_s": time.perf_counter() - start}
+
+    def digest(self, workload: Workload, schedule: str, text: str) -> str:
+        """What two candidates of one workload have in common when they are the same code."""
+        return f"{workload.hash}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+
+    def workload(self, text: str) -> Workload:
+        """The parsed workload; parsed once."""
+        if text not in self._workloads:
+            if len(self._workloads) > 64:
+                self._workloads.clear()
+            self._workloads[text] = parse_workload(text)
+        return self._workloads[text]
+
+    # ------------------------------------------------------------ check
+
+    def on_reference(self, message: Message) -> Message:
+        """Compute inputs and expected results of a workload, unless they are at hand."""
+        start = time.perf_counter()
+        self.reference(self.workload(message["workload"]), message["seed"])
+        return {"seconds": time.perf_counter() - start}
+
+    def reference(self, workload: Workload, seed: int) -> Reference:
+        """The reference of a workload. One is kept: candidates come workload by workload."""
+        key = workload.hash, seed
+        if self._reference is None or self._reference[0] != key:
+            self._reference = None
+            self._reference = key, Reference(workload, seed, self.folder)
+        return self._reference[1]
+
+    def on_check(self, message: Message) -> Message:
+        """Compare a built kernel with the reference."""
+        policy = Policy.from_dict(message["policy"])
+        candidate = self.candidates[message["id"]]
+        reference = self.reference(candidate.workload, policy.seed)
+        start = time.perf_counter()
+        verdict, candidate.bound = reference.check(candidate.harness, policy.tolerance)
+        return {
+            "status": "ok" if verdict.error is None else "wrong_result",
+            "error": verdict.error,
+            "max_error": verdict.max_error if verdict.max_error < float("inf") else None,
+            "run_s": time.perf_counter() - start,
+        }
+
+    # ------------------------------------------------------------ time
+
+    def on_time(self, message: Message) -> Message:
+        """Time a checked kernel, then look at its output once more: a race may show only now and then."""
+        policy = Policy.from_dict(message["policy"])
+        candidate = self.candidates[message["id"]]
+        start = time.perf_counter()
+        switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+        try:
+            subject, sets = self.subject(candidate, policy)
+            samples = time_kernel(self.clock, subject, policy, message["best_ns"])
+        except FlushError as error:
+            return _failed("run_error", error, start)
+        result: Message = {
+            "samples_ns": list(samples.samples_ns),
+            "median_ns": samples.median.value,
+            "noise": samples.median.noise,
+            "stop_reason": samples.stop_reason,
+            "load": {
+                **surroundings(),
+                "calls_per_sample": float(samples.calls),
+                "preemptions": float(resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches),
+            },
+        }
+        reference = self.reference(candidate.workload, policy.seed)
+        for bound in sets:
+            verdict = reference.judge(dataclasses.replace(reference.trials[-1]), bound, policy.tolerance)
+            if verdict.error is not None:
+                result |= {"status": "wrong_result", "error": f"after it was called many times: {verdict.error}"}
+                break
+        return {**result, "run_s": time.perf_counter() - start}
+
+    def subject(self, candidate: Candidate, policy: Policy) -> tuple[Subject, list[Bound]]:
+        """What to time under a policy, and the buffers it uses."""
+        assert candidate.bound is not None, "timed before checked"
+        if policy.cache != "rotating":
+            return candidate.harness.subject(candidate.bound), [candidate.bound]
+        t = self.target
+        cached = t.l3_bytes + t.threads * t.l2_bytes
+        fewest, most = ROTATING_COPIES
+        copies = min(most, max(fewest, -(-2 * cached // candidate.workload.min_bytes)))
+        return candidate.harness.rotating(candidate.bound.inputs, copies)
+
+    def on_pair(self, message: Message) -> Message:
+        """Compare two checked kernels in interleaved rounds."""
+        policy = Policy.from_dict(message["policy"])
+        subjects = [self.subject(self.candidates[i], policy) for i in (message["a"], message["b"])]
+        found = pair(self.clock, subjects[0][0], subjects[1][0], message["rounds"], policy)
+        return dataclasses.asdict(found)
+
+    def on_noise(self, message: Message) -> Message:
+        """A/A test of a checked kernel."""
+        policy = Policy.from_dict(message["policy"])
+        subject, sets = self.subject(self.candidates[message["id"]], policy)
+        floor = aa_noise_floor(self.clock, subject, policy)
+        del sets
+        return {"noise": floor}
+
+    def on_drop(self, message: Message) -> Message:
+        """Forget candidates."""
+        for number in message["ids"]:
+            self.candidates.pop(number, None)
+        return {}
+
+
+def _failed(status: str, error: Exception, start: float) -> Message:
+    return {"status": status, "error": str(error), "digest": "", "build_s": time.perf_counter() - start}
+
+
+def surroundings() -> dict[str, float]:
+    """What the machine was doing: load average of a minute, and the clock of this core in MHz where it is told."""
+    found = {"load_1min": os.getloadavg()[0]}
+    with contextlib.suppress(OSError, ValueError):
+        text = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq").read_text(encoding="ascii")
+        found["cpu_mhz"] = int(text) / 1000
+    return found
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process (0 where the system does not tell)."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+# ---------------------------------------------------------------- process
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed when the parent ends, however it ends (Linux; elsewhere a worker notices when it is next idle)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def serve(worker_type: type[Worker]) -> None:
+    """Answer messages from standard input on standard output until it ends. The first message is the greeting, with the
+    ``target``, the parent's process ``id``, ``memory`` (a limit in bytes) and a ``folder``."""
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what anything here prints must not end up between the answers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner decides when a worker ends
+    decoder = Decoder()
+    greeting = _read(decoder)
+    if greeting is None:
+        return
+    die_with_parent(greeting["parent"])
+    if greeting["memory"]:
+        resource.setrlimit(resource.RLIMIT_AS, (greeting["memory"], greeting["memory"]))
+    if greeting["cpus"]:
+        os.sched_setaffinity(0, greeting["cpus"])
+    folder = Path(greeting["folder"]) if greeting["folder"] else None
+    worker = worker_type(Target.from_json(greeting["target"]), folder)
+    _write(answers, {"status": "ready", "resident": resident_bytes()})
+    while (message := _read(decoder)) is not None:
+        try:
+            answer: dict[str, Any] = worker.answer(message)
+        except MemoryError as error:
+            # the process is of no use any more: the runner replaces it
+            _write(answers, {"status": "crash", "error": f"out of memory (limit: {greeting['memory']} bytes): {error}"})
+            return
+        _write(answers, {**answer, "resident": resident_bytes()})
+
+
+def _read(decoder: Decoder) -> Message | None:
+    while (message := decoder.next()) is None:
+        data = os.read(0, 1 << 16)
+        if not data:
+            return None
+        decoder.feed(data)
+    return message
+
+
+def _write(handle: int, message: Message) -> None:
+    data = memoryview(encode(message))
+    if len(data) > LARGEST + LENGTH.size:
+        raise MemoryError(f"an answer of {len(data)} bytes")
+    while data:
+        data = data[os.write(handle, data) :]
+
+
+def main() -> None:
+    """Entry of the process that a runner starts."""
+    serve(Worker)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""What a stage reads and writes, as strides: footprints and cache lines of N candidates at once.
+
+A flat index is sorted back into the dimensions of its tensor, so that the footprint of a tile is a product of small extents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.graph.affine import affine
+from tilewright.graph.dtypes import SIZES
+from tilewright.graph.expr import Expr, Load, loads, variables
+from tilewright.graph.stage import TensorType
+from tilewright.schedules.apply import product_factors
+from tilewright.schedules.phases import Phase, PStage
+from tilewright.schedules.steps import Pack
+from tilewright.search_space.sketch import Sketch
+
+
+Terms = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One tensor a stage reads or writes. ``dims`` are, for each dimension of the tensor, its size and the axes it is walked by
+    with their coefficients, outermost first; ``packed`` says the access goes to a packed copy (contiguous)."""
+
+    tensor: str
+    nbytes: int
+    total: int
+    dims: tuple[tuple[int, Terms], ...]
+    store: bool
+    packed: bool
+    constant: bool
+    indirect: bool
+
+    def axes(self) -> set[str]:
+        """Axes the address depends on."""
+        return {a for _, terms in self.dims for a, _ in terms}
+
+    def stride(self, axis: str) -> int:
+        """Elements between neighbours along ``axis``."""
+        inner = 1
+        out = 0
+        for size, terms in reversed(self.dims):
+            for a, c in terms:
+                if a == axis:
+                    out += c * inner
+            inner *= size
+        return out
+
+    def footprint(self, span: Mapping[str, Any]) -> Any:
+        """Elements touched while each axis ``a`` covers ``span[a]`` values."""
+        out: Any = 1.0
+        for size, terms in self.dims:
+            extent: Any = 1.0
+            for a, c in terms:
+                extent = extent + abs(c) * (span.get(a, 1.0) - 1.0)
+            out = out * (np.minimum(extent, size) if len(self.dims) > 1 else extent)
+        return np.minimum(out, self.total)
+
+    def lines(self, span: Mapping[str, Any], line: int) -> Any:
+        """Cache lines touched: rows of the innermost dimension are rounded up to whole lines, unless the copy is packed."""
+        elements = self.footprint(span)
+        if self.packed or not self.dims:
+            return np.ceil(elements * self.nbytes / line)
+        inner: Any = 1.0
+        for a, c in self.dims[-1][1]:
+            inner = inner + abs(c) * (span.get(a, 1.0) - 1.0)
+        inner = np.minimum(inner, self.dims[-1][0])
+        row = np.maximum(np.ceil(inner * self.nbytes / line), 1.0)
+        sparse = np.minimum(row, inner)
+        return elements / np.maximum(inner, 1.0) * sparse
+
+
+def accesses(stage: PStage, phase: Phase, sketch: Sketch) -> list[Access]:
+    """Every tensor from outside the phase that a stage reads, and what its leader writes."""
+    types = dict(sketch.workload.types)
+    constants = {k for k, _, c in sketch.workload.inputs if c}
+    packed: set[Expr] = set()
+    for step in sketch.template:
+        if isinstance(step, Pack) and step.stage == stage.name:
+            packed |= set(loads(product_factors(stage.body)[step.factor]))
+    out: dict[tuple[Any, ...], Access] = {}
+    for load in loads(stage.body):
+        if load.tensor in phase.local:
+            continue
+        found = access(load, types[load.tensor], stage.extents, load in packed, load.tensor in constants)
+        out[found.tensor, found.dims] = found
+    if stage is phase.leader:
+        t = types[stage.name]
+        inner = 1
+        dims: list[tuple[int, Terms]] = []
+        for a, e in reversed(stage.axes):
+            dims.append((e, ((a, 1),)))
+            inner *= e
+        out["store",] = Access(
+            stage.name, SIZES[t.dtype], t.size, tuple(reversed(dims)), True, False, False, False
+        )
+    return list(out.values())
+
+
+def access(load: Load, t: TensorType, extents: Mapping[str, int], packed: bool, constant: bool) -> Access:
+    """Sort the terms of a flat index into the dimensions of the tensor, by their strides."""
+    flat = affine(load.index[0])
+    nbytes = SIZES[load.dtype]
+    if flat is None:
+        used = tuple((a, 1) for a in sorted(variables(load.index[0])))
+        return Access(load.tensor, nbytes, t.size, ((t.size, used),) if used else (), False, packed, constant, True)
+    terms: list[list[tuple[str, int]]] = [[] for _ in t.shape]
+    strides = t.strides
+    for a, c in flat.terms if strides else ():
+        k = next((k for k, s in enumerate(strides) if abs(c) >= s and abs(c) % s == 0 and t.shape[k] > 1), len(strides) - 1)
+        terms[k].append((a, max(1, abs(c) // strides[k])))
+    dims = _merged([(s, tuple(x)) for s, x in zip(t.shape, terms, strict=True) if x or s > 1], extents)
+    return Access(load.tensor, nbytes, t.size, tuple(dims), False, packed, constant, False)
+
+
+def _merged(dims: list[tuple[int, Terms]], extents: Mapping[str, int]) -> list[tuple[int, Terms]]:
+    """A collapsed axis walks several dimensions at once: they become one."""
+    out: list[tuple[int, Terms]] = []
+    for size, terms in reversed(dims):
+        if out and not terms:
+            inner, walked = out[-1]
+            if sum(c * (extents[a] - 1) for a, c in walked) >= 2 * inner:
+                out[-1] = (inner * size, walked)
+                continue
+        out.append((size, terms))
+    return out[::-1]

@@ -1,0 +1,180 @@
+"""Fusion: which stages become one kernel. Greedy for now: a reduction takes its padding and cheap prologue, and everything
+element-wise after it that keeps in step; reductions over shared rows (softmax, normalisation) are taken together; what is left
+are injective chains.
+
+A group hands on exactly one tensor: it may grow over a diamond, and is cut where an intermediate is needed elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.graph.expr import Const, Var, loads, variables
+from tilewright.graph.graph import Graph
+from tilewright.graph.stage import Stage
+from tilewright.graph.workload import Workload, canonical
+from tilewright.schedules.apply import product_factors
+from tilewright.schedules.target import Target
+from tilewright.search_space.prologue import is_cheap, is_padding
+from tilewright.search_space.rows_rule import rows_sketches
+
+MAX_STAGES = 24
+"""A group stops growing here: longer chains gain nothing and compile slowly."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The stages of one kernel, in order, the tensor it hands on, its workload, and the workload's tensor names in the graph."""
+
+    stages: tuple[Stage, ...]
+    output: str
+    workload: Workload
+    names: dict[str, str]
+
+    @property
+    def origin(self) -> str:
+        """The model's name of the main stage, for reports."""
+        main = max(self.stages, key=lambda s: s.points)
+        return main.origin or main.output
+
+
+def is_contraction(stage: Stage) -> bool:
+    """A sum of products with reuse: some factor does not depend on some spatial axis."""
+    if stage.reducer != "sum":
+        return False
+    factors = [f for f in product_factors(stage.body) if loads(f)]
+    used = [variables(f) for f in factors]
+    return len(factors) > 1 and any(a not in u for a, e in stage.axes if e > 1 for u in used)
+
+
+def fuse(graph: Graph, target: Target) -> list[Group]:
+    """Partition the stages of a graph into groups, in an order in which they can run."""
+    return _Fuser(graph, target).run()
+
+
+class _Fuser:
+    def __init__(self, graph: Graph, target: Target) -> None:
+        self.graph = graph
+        self.target = target
+        self.stages = [n for n in graph.nodes if isinstance(n, Stage)]
+        self.position = {n.output: k for k, n in enumerate(graph.nodes)}
+        self.producer = {s.output: s for s in self.stages}
+        self.readers: dict[str, list[str]] = {t: [] for t in graph.types}
+        for n in graph.nodes:
+            for s in n.sources:
+                self.readers[s].append(n.output)
+        self.taken: set[str] = set()
+
+    def run(self) -> list[Group]:
+        groups: list[list[Stage]] = []
+        for s in self.stages:
+            if s.reducer is not None and s.output not in self.taken:
+                groups.append(self._reduction(s))
+        for s in self.stages:
+            if s.output not in self.taken:
+                groups.append(self._take(self._grow([s], rows=False)))
+        return self._ordered([self._group(g) for g in groups])
+
+    def _take(self, group: list[Stage]) -> list[Stage]:
+        self.taken |= {s.output for s in group}
+        return group
+
+    def _reduction(self, s: Stage) -> list[Stage]:
+        group = [*self._prologue(s), s]
+        return self._take(self._grow(group, rows=not is_contraction(s)))
+
+    def _prologue(self, s: Stage) -> list[Stage]:
+        """Padding and cheap stages that only ``s`` reads, and what only they read."""
+        out: list[Stage] = []
+        for source in s.sources:
+            p = self.producer.get(source)
+            if p is None or p.reducer is not None or source in self.taken or source in self.graph.outputs:
+                continue
+            if self.readers[source] == [s.output] and (is_padding(p) or (is_cheap(p) and not is_contraction(s))):
+                out += [p] if is_padding(p) else [*self._prologue(p), p]
+        return out
+
+    def _grow(self, group: list[Stage], rows: bool) -> list[Stage]:
+        """Add readers in order; remember the largest set that hands on one tensor and fits a rule."""
+        best = list(group)
+        inside = {s.output for s in group}
+        current = list(group)
+        start = self.position[group[-1].output]
+        reductions = sum(s.reducer is not None for s in group)
+        for s in self.stages:
+            if self.position[s.output] <= start or s.output in self.taken or len(current) >= MAX_STAGES:
+                continue
+            if not any(source in inside for source in s.sources):
+                continue
+            if s.reducer is not None and (not rows or is_contraction(s)):
+                continue
+            if not self._in_step(s, inside, group[-1], rows):
+                continue
+            current.append(s)
+            inside.add(s.output)
+            escaping = [t.output for t in current if self._escapes(t.output, inside)]
+            if escaping == [s.output] and self._fits(current, rows, reductions):
+                best = list(current)
+        return best
+
+    def _escapes(self, tensor: str, inside: set[str]) -> bool:
+        return tensor in self.graph.outputs or any(r not in inside for r in self.readers[tensor])
+
+    def _in_step(self, s: Stage, inside: set[str], anchor: Stage, rows: bool) -> bool:
+        """Whether ``s`` reads every tensor of the group by plain axes (or, in rows, by a constant where the extent is 1)."""
+        for load in loads(s.body):
+            if load.tensor not in inside:
+                continue
+            shape = self.graph.types[load.tensor].shape
+            if not all(isinstance(i, Var) or (isinstance(i, Const) and e == 1) for i, e in zip(load.index, shape, strict=True)):
+                return False
+            if not rows and len({i.name for i in load.index if isinstance(i, Var)}) != sum(
+                isinstance(i, Var) for i in load.index
+            ):
+                return False
+        if rows:
+            return True
+        return s.reducer is None and s.type.size == anchor.type.size
+
+    def _fits(self, stages: list[Stage], rows: bool, before: int) -> bool:
+        """Whether a rule makes good code of the group: several reductions, or one that is read back over its own axis, need
+        the rows rule."""
+        reductions = [s for s in stages if s.reducer is not None]
+        if not rows or not reductions:
+            return True
+        final = stages[-1]
+        if len(reductions) == 1 and final.reducer is None and final.type.size == reductions[0].type.size:
+            return True
+        if final.reducer is not None:
+            return False
+        return bool(rows_sketches(self._group(stages).workload, self.target))
+
+    def _group(self, stages: Sequence[Stage]) -> Group:
+        output = stages[-1].output
+        workload, names = canonical(stages, output, self.graph.types, self.graph.constants)
+        return Group(tuple(stages), output, workload, names)
+
+    def _ordered(self, groups: list[Group]) -> list[Group]:
+        """Sort so that every group runs after the groups (and views of them) it reads."""
+        done = {*self.graph.inputs, *self.graph.constants}
+        views = {n.output: n.sources[0] for n in self.graph.nodes if not isinstance(n, Stage)}
+
+        def base(t: str) -> str:
+            while t in views:
+                t = views[t]
+            return t
+
+        waiting = sorted(groups, key=lambda g: self.position[g.output])
+        out: list[Group] = []
+        while waiting:
+            for k, g in enumerate(waiting):
+                needed = {base(g.names[n]) for n, _, _ in g.workload.inputs}
+                if needed <= done:
+                    out.append(waiting.pop(k))
+                    done.add(g.output)
+                    break
+            else:
+                raise AssertionError("fusion made groups that wait for each other")
+        return out
+

@@ -1,0 +1,237 @@
+"""Compile a graph: fuse, look up the best record of every workload, plan memory, generate one machine-code function.
+
+Nothing is measured here. A workload without a record gets its default schedule (or, with ``on_miss``, a warning or an error
+that says which field of the key differed).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.arena import Block, plan
+from tilewright.graph.graph import Graph
+from tilewright.graph.stage import View
+from tilewright.graph.workload import Workload
+from tilewright.runtime import MODEL, PREPARE, Array, Compiled, Executable, KernelInfo, Port, Slot
+from tilewright.schedules import jit
+from tilewright.schedules.kernel import Built, build
+from tilewright.schedules.lower import module
+from tilewright.schedules.steps import Schedule, ScheduleError, parse
+from tilewright.schedules.target import Target
+from tilewright.search_space.fusion import Group, fuse
+from tilewright.search_space.space import default_schedule
+
+log = logging.getLogger("tilewright")
+
+
+class MissError(LookupError):
+    """No record for some workload, with ``on_miss='error'``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The schedule of one workload and where it came from (``record``, ``family`` or ``default``, and why)."""
+
+    schedule: Schedule
+    source: str
+    why: str
+
+
+Lookup = Callable[[Workload], Choice | str]
+"""A record's schedule, or the reason why there is none."""
+
+
+def compile_graph(graph: Graph, target: Target, lookup: Lookup | None = None, on_miss: str = "fallback") -> Executable:
+    """An executable model. ``on_miss`` is ``fallback`` (default schedules), ``warn`` or ``error`` (MissError naming every
+    workload without a record and why)."""
+    return Executable(compile_model(graph, target, lookup, on_miss))
+
+
+def compile_model(graph: Graph, target: Target, lookup: Lookup | None = None, on_miss: str = "fallback") -> Compiled:
+    """As :func:`compile_graph`, for any CPU target of this architecture: what a model file holds."""
+    if on_miss not in ("fallback", "warn", "error"):
+        raise ValueError(f"on_miss: expected fallback, warn or error; got {on_miss!r}")
+    groups = fuse(graph, target)
+    chosen = _choose(groups, target, lookup, on_miss)
+    kernels: dict[str, Built] = {}
+    for g in groups:
+        key = g.workload.hash
+        if key not in kernels:
+            kernels[key] = _build(g.workload, chosen, target, f"k{len(kernels)}")
+    return _Linker(graph, target, groups, kernels, chosen).link()
+
+
+def _choose(groups: list[Group], target: Target, lookup: Lookup | None, on_miss: str) -> dict[str, Choice]:
+    out: dict[str, Choice] = {}
+    misses: list[str] = []
+    for g in groups:
+        w = g.workload
+        if w.hash in out:
+            continue
+        found: Choice | str = lookup(w) if lookup is not None else "no records were asked for"
+        if isinstance(found, str):
+            misses.append(f"{g.origin} ({w.describe()}): {found}")
+            found = Choice(default_schedule(w, target), "default", found)
+        out[w.hash] = found
+    if misses and on_miss == "error":
+        raise MissError(f"{len(misses)} of {len(out)} workloads have no record:\n  " + "\n  ".join(misses))
+    if misses and on_miss == "warn":
+        log.warning("%d of %d workloads have no record and use their default schedule:", len(misses), len(out))
+        for text in misses:
+            log.warning("  %s", text)
+    return out
+
+
+def _build(workload: Workload, chosen: dict[str, Choice], target: Target, name: str) -> Built:
+    """Build with the chosen schedule; a record's schedule that no longer applies falls back to the default, loudly."""
+    choice = chosen[workload.hash]
+    try:
+        return build(workload, choice.schedule, target, name)
+    except ScheduleError as error:
+        if choice.source == "default":
+            raise
+        log.warning("the record of %s does not apply any more (%s); using the default schedule", workload.describe(), error)
+        chosen[workload.hash] = Choice(default_schedule(workload, target), "default", f"its record does not apply: {error}")
+        return build(workload, chosen[workload.hash].schedule, target, name)
+
+
+class _Linker:
+    """Lays out memory and writes the function that calls the kernels in order."""
+
+    def __init__(
+        self, graph: Graph, target: Target, groups: list[Group], kernels: dict[str, Built], chosen: dict[str, Choice]
+    ) -> None:
+        self.graph = graph
+        self.target = target
+        self.groups = groups
+        self.kernels = kernels
+        self.chosen = chosen
+        self.views = {n.output: n.source for n in graph.nodes if isinstance(n, View)}
+        self.constants: list[Array] = []
+        self.constant_index: dict[str, int] = {}
+        self.packed_bytes = 0
+
+    def base(self, tensor: str) -> str:
+        """The tensor whose storage ``tensor`` shares."""
+        while tensor in self.views:
+            tensor = self.views[tensor]
+        return tensor
+
+    def link(self) -> Compiled:
+        copies = self._output_copies()
+        offsets, arena_bytes = plan(self._blocks(copies))
+        slots: list[Slot] = []
+        calls: list[str] = []
+        prepares: list[str] = []
+        direct = {self.base(t): k for k, t in enumerate(self.graph.outputs) if k not in copies}
+        for step, g in enumerate(self.groups):
+            built = self.kernels[g.workload.hash]
+            name = f"k{list(self.kernels).index(g.workload.hash)}"
+            pointer = f"%t{step}"
+            line = f"  {pointer} = getelementptr inbounds ptr, ptr %table, i64 {len(slots)}"
+            calls += [line, f"  call void @{name}(ptr {pointer})"]
+            prepares += [line, f"  call void @{name}.prepare(ptr {pointer})"]
+            slots += self._slots(step, g, built, offsets, direct)
+        copy_text = self._copy_calls(copies, offsets, slots, calls)
+        functions = "\n".join(
+            [f"define void @{MODEL}(ptr %table) {{", *calls, "  ret void", "}"]
+            + [f"define void @{PREPARE}(ptr %table) {{", *prepares, "  ret void", "}", copy_text]
+        )
+        text = module([b.lowered for b in self.kernels.values()], functions)
+        return Compiled(
+            self.target,
+            tuple(Port(n, self.graph.types[n].shape, self.graph.types[n].dtype) for n in self.graph.inputs),
+            tuple(
+                Port(n, self.graph.types[t].shape, self.graph.types[t].dtype)
+                for n, t in zip(self.graph.output_names, self.graph.outputs, strict=True)
+            ),
+            tuple(slots),
+            tuple(self._info(g) for g in self.groups),
+            arena_bytes,
+            self.packed_bytes,
+            max((b.layout.thread_bytes for b in self.kernels.values()), default=0),
+            tuple(self.constants),
+            jit.compile_object(text, self.target),
+        )
+
+    def _output_copies(self) -> list[int]:
+        """Outputs that no kernel can write straight: an input, a constant, or a tensor that is another output already."""
+        seen: set[str] = set()
+        out: list[int] = []
+        for k, t in enumerate(self.graph.outputs):
+            b = self.base(t)
+            if b in self.graph.inputs or b in self.graph.constants or b in seen:
+                out.append(k)
+            seen.add(b)
+        return out
+
+    def _blocks(self, copies: list[int]) -> list[Block]:
+        outputs = {self.base(t) for k, t in enumerate(self.graph.outputs) if k not in copies}
+        last: dict[str, int] = {}
+        for step, g in enumerate(self.groups):
+            for n, _, _ in g.workload.inputs:
+                last[self.base(g.names[n])] = step
+        blocks: list[Block] = []
+        for step, g in enumerate(self.groups):
+            if g.output not in outputs:
+                blocks.append(Block(g.output, self.graph.types[g.output].nbytes, step, last.get(g.output, step)))
+            built = self.kernels[g.workload.hash]
+            sizes = dict(zip(built.layout.names, built.layout.nbytes, strict=True))
+            for b in built.program.shared:
+                blocks.append(Block(f"{step}/{b.name}", sizes[b.name], step, step))
+        return blocks
+
+    def _slots(self, step: int, g: Group, built: Built, offsets: dict[str, int], direct: dict[str, int]) -> list[Slot]:
+        packed = {b.name for b in built.program.packed}
+        shared = {b.name for b in built.program.shared}
+        out: list[Slot] = []
+        for n, nbytes in zip(built.layout.names, built.layout.nbytes, strict=True):
+            if n in packed:
+                out.append(Slot("packed", self.packed_bytes))
+                self.packed_bytes += -(-(nbytes + 64) // 64) * 64
+            elif n in shared:
+                out.append(Slot("arena", offsets[f"{step}/{n}"]))
+            else:
+                out.append(self._tensor(self.base(g.names[n]), offsets, direct))
+        return [*out, Slot("thread", 0)]
+
+    def _tensor(self, t: str, offsets: dict[str, int], direct: dict[str, int]) -> Slot:
+        if t in self.graph.constants:
+            if t not in self.constant_index:
+                self.constant_index[t] = len(self.constants)
+                self.constants.append(self.graph.constants[t])
+            return Slot("constant", self.constant_index[t])
+        if t in self.graph.inputs:
+            return Slot("input", self.graph.inputs.index(t))
+        if t in direct:
+            return Slot("output", direct[t])
+        return Slot("arena", offsets[t])
+
+    def _copy_calls(self, copies: list[int], offsets: dict[str, int], slots: list[Slot], calls: list[str]) -> str:
+        """Outputs that are copies: ``memcpy`` at the end."""
+        direct = {self.base(t): k for k, t in enumerate(self.graph.outputs) if k not in copies}
+        for k in copies:
+            t = self.graph.outputs[k]
+            at = len(slots)
+            slots += [self._tensor(self.base(t), offsets, direct), Slot("output", k)]
+            for m in (0, 1):
+                calls.append(f"  %c{k}_{m} = getelementptr inbounds ptr, ptr %table, i64 {at + m}")
+                calls.append(f"  %d{k}_{m} = load ptr, ptr %c{k}_{m}")
+            nbytes = self.graph.types[t].nbytes
+            calls.append(f"  call void @llvm.memcpy.p0.p0.i64(ptr %d{k}_1, ptr %d{k}_0, i64 {nbytes}, i1 false)")
+        return "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)" if copies else ""
+
+    def _info(self, g: Group) -> KernelInfo:
+        choice = self.chosen[g.workload.hash]
+        name = f"k{list(self.kernels).index(g.workload.hash)}"
+        return KernelInfo(
+            name, g.origin, g.workload.hash, g.workload.describe(), str(choice.schedule), choice.source, choice.why
+        )
+
+
+def parse_choice(text: str, source: str, why: str) -> Choice:
+    """A choice from a record's printed schedule."""
+    return Choice(parse(text), source, why)
+

@@ -1,0 +1,294 @@
+"""A compiled model in memory: one machine-code function over one arena.
+
+The function takes a table of addresses (the arguments of every kernel in turn). The addresses of constants and of the arena are
+filled in once; the entries of the model's inputs and outputs are patched when a call brings other arrays. There is no Python
+between kernels. The model file (``.tw``) is a zip of plain parts: ``model.json``, ``code.o``, ``constants.npz``; never a pickle.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import json
+import os
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.graph.dtypes import numpy_dtype
+from tilewright.schedules import jit
+from tilewright.schedules.kernel import aligned
+from tilewright.schedules.target import Target
+
+Array = NDArray[Any]
+FORMAT = 1
+MODEL = "tw_model"
+PREPARE = "tw_prepare"
+
+
+class ModelError(ValueError):
+    """A compiled model that cannot be used: a file that is none, another target, wrong inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output as callers see it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What one entry of the address table points to: ``kind`` is ``input``, ``output`` or ``constant`` (``ref`` is its index), or
+    ``arena``, ``packed`` or ``thread`` (``ref`` is a byte offset)."""
+
+    kind: str
+    ref: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelInfo:
+    """One kernel of the model, for reports. ``source`` is ``record``, ``family`` or ``default``."""
+
+    name: str
+    origin: str
+    workload: str
+    describe: str
+    schedule: str
+    source: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Everything but the machine code: what a model file holds."""
+
+    target: Target
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    slots: tuple[Slot, ...]
+    kernels: tuple[KernelInfo, ...]
+    arena_bytes: int
+    packed_bytes: int
+    thread_bytes: int
+    constants: tuple[Array, ...]
+    object_code: bytes
+
+    def coverage(self) -> tuple[int, int]:
+        """Kernels that run a tuned record, and all kernels."""
+        return sum(k.source != "default" for k in self.kernels), len(self.kernels)
+
+
+class Executable:
+    """A callable model. One call at a time: the arena is shared by calls."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        self.compiled = compiled
+        host = Target.host(compiled.target.threads)
+        missing = _missing_features(compiled.target, host)
+        if missing:
+            raise ModelError(
+                f"model compiled for {compiled.target.name} ({compiled.target.cpu}): this machine ({host.cpu}) lacks "
+                f"{', '.join(missing)}; compile it for this machine"
+            )
+        self._code = jit.load_object(compiled.object_code, compiled.target)
+        self._run = self._code.function(MODEL)
+        self._table = (ctypes.c_void_p * max(1, len(compiled.slots)))()
+        self._arena = aligned(compiled.arena_bytes + 64)
+        self._packed = aligned(compiled.packed_bytes + 64)
+        self._thread = aligned(compiled.thread_bytes * compiled.target.threads + 64)
+        self._constants = [_at_aligned(c) for c in compiled.constants]
+        self._entries: dict[tuple[str, int], list[int]] = {}
+        for k, slot in enumerate(compiled.slots):
+            if slot.kind == "constant":
+                self._table[k] = self._constants[slot.ref].ctypes.data
+            elif slot.kind == "arena":
+                self._table[k] = self._arena.ctypes.data + slot.ref
+            elif slot.kind == "packed":
+                self._table[k] = self._packed.ctypes.data + slot.ref
+            elif slot.kind == "thread":
+                self._table[k] = self._thread.ctypes.data
+            else:
+                self._entries.setdefault((slot.kind, slot.ref), []).append(k)
+        self._address = ctypes.addressof(self._table)
+        self._bound: dict[tuple[str, int], Array] = {}
+        self._code.function(PREPARE)(self._address)
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """Inputs in order."""
+        return self.compiled.inputs
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """Outputs in order."""
+        return self.compiled.outputs
+
+    def __call__(self, *args: object, **named: object) -> list[Array]:
+        """Run on arrays (NumPy, or anything that exports DLPack), by position or by name; returns fresh output arrays.
+
+        Raises ModelError if an input is missing, unknown, or of another shape or data type.
+        """
+        names = [p.name for p in self.inputs]
+        if len(args) > len(names):
+            raise ModelError(f"expected {len(names)} inputs ({', '.join(names)}); got {len(args)}")
+        given: dict[str, object] = dict(zip(names, args, strict=False))
+        for n, a in named.items():
+            if n not in names or n in given:
+                raise ModelError(f"input {n!r}: expected one of {names}, each once")
+            given[n] = a
+        return self.run(given)
+
+    def run(self, inputs: Mapping[str, object]) -> list[Array]:
+        """Run on arrays by name (names that are no Python identifiers too)."""
+        missing = [p.name for p in self.inputs if p.name not in inputs]
+        unknown = sorted(set(inputs) - {p.name for p in self.inputs})
+        if missing or unknown:
+            raise ModelError(f"inputs: missing {missing}, unknown {unknown}; expected {[p.name for p in self.inputs]}")
+        outputs = [aligned(max(1, _nbytes(p))).view(numpy_dtype(p.dtype)).reshape(p.shape) for p in self.outputs]
+        self.bind([_checked(p, inputs[p.name]) for p in self.inputs], outputs)
+        self.invoke()
+        return outputs
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Point the model at arrays of the right shape and type (contiguous); :meth:`invoke` then runs on them."""
+        for kind, arrays in (("input", inputs), ("output", outputs)):
+            for k, a in enumerate(arrays):
+                self._bound[kind, k] = a
+                for entry in self._entries.get((kind, k), []):
+                    self._table[entry] = a.ctypes.data
+
+    def invoke(self) -> None:
+        """One call of the machine code on what is bound."""
+        self._run(self._address)
+
+    def time(self, min_seconds: float = 0.3, min_calls: int = 5) -> float:
+        """Median seconds of a call on the bound arrays (random ones if nothing is bound)."""
+        if not self._bound:
+            rng = np.random.default_rng(0)
+            self.bind(
+                [random_input(p, rng) for p in self.inputs],
+                [aligned(max(1, _nbytes(p))).view(numpy_dtype(p.dtype)).reshape(p.shape) for p in self.outputs],
+            )
+        self.invoke()
+        samples: list[float] = []
+        start = time.perf_counter()
+        while len(samples) < min_calls or time.perf_counter() - start < min_seconds:
+            before = time.perf_counter()
+            self.invoke()
+            samples.append(time.perf_counter() - before)
+        return float(np.median(samples))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a model file (atomically)."""
+        save(self.compiled, path)
+
+
+def random_input(port: Port, rng: np.random.Generator) -> Array:
+    """A plausible array for an input: normal floats, small non-negative integers."""
+    if port.dtype in ("float32", "float64"):
+        return rng.standard_normal(port.shape).astype(numpy_dtype(port.dtype))
+    return rng.integers(0, 2, port.shape).astype(numpy_dtype(port.dtype))
+
+
+def _nbytes(p: Port) -> int:
+    return int(np.prod(p.shape, dtype=np.int64)) * numpy_dtype(p.dtype).itemsize
+
+
+def _checked(port: Port, value: object) -> Array:
+    if not isinstance(value, np.ndarray):
+        if not hasattr(value, "__dlpack__"):
+            raise ModelError(f"input {port.name!r}: expected a NumPy array or a DLPack tensor; got {type(value).__name__}")
+        value = np.from_dlpack(value)  # type: ignore[arg-type]
+    if tuple(value.shape) != port.shape or value.dtype != numpy_dtype(port.dtype):
+        raise ModelError(
+            f"input {port.name!r}: expected {port.dtype} of shape {port.shape}; got {value.dtype} of shape {tuple(value.shape)}"
+        )
+    return np.ascontiguousarray(value)
+
+
+def _at_aligned(a: Array) -> Array:
+    copy = aligned(max(1, a.nbytes)).view(a.dtype)[: a.size].reshape(a.shape)
+    copy[...] = a
+    return copy
+
+
+def _missing_features(model: Target, host: Target) -> list[str]:
+    if model.arch != host.arch:
+        return [f"architecture {model.arch}"]
+    have = {f for f in host.features if f.startswith("+")}
+    return [f for f in model.features if f.startswith("+") and f not in have]
+
+
+# ---------------------------------------------------------------- model files
+
+
+def save(compiled: Compiled, path: str | os.PathLike[str]) -> None:
+    """Write a model file; an existing one is replaced only once the new one is complete."""
+    meta = {
+        "format": FORMAT,
+        "target": json.loads(compiled.target.to_json()),
+        "inputs": [asdict(p) for p in compiled.inputs],
+        "outputs": [asdict(p) for p in compiled.outputs],
+        "slots": [[s.kind, s.ref] for s in compiled.slots],
+        "kernels": [asdict(k) for k in compiled.kernels],
+        "arena_bytes": compiled.arena_bytes,
+        "packed_bytes": compiled.packed_bytes,
+        "thread_bytes": compiled.thread_bytes,
+        "constants": len(compiled.constants),
+    }
+    arrays = io.BytesIO()
+    np.savez(arrays, *compiled.constants)
+    final = Path(path)
+    temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp")
+    try:
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as z:
+            z.writestr("model.json", json.dumps(meta, indent=1))
+            z.writestr("code.o", compiled.object_code)
+            z.writestr("constants.npz", arrays.getvalue())
+        os.replace(temporary, final)
+    except OSError as error:
+        raise ModelError(f"cannot write {final}: {error.strerror}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(path: str | os.PathLike[str]) -> Executable:
+    """Read a model file. Raises ModelError if it is none, is damaged, or was compiled for another machine."""
+    try:
+        with zipfile.ZipFile(path) as z:
+            meta = json.loads(z.read("model.json"))
+            code = z.read("code.o")
+            with np.load(io.BytesIO(z.read("constants.npz")), allow_pickle=False) as arrays:
+                constants = tuple(arrays[f"arr_{k}"] for k in range(meta["constants"]))
+    except OSError as error:
+        raise ModelError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
+    except (zipfile.BadZipFile, KeyError, ValueError) as error:
+        raise ModelError(
+            f"{os.fspath(path)}: expected a model file written by 'tilewright compile'; it is damaged or something else "
+            f"({error})"
+        ) from error
+    if meta.get("format") != FORMAT:
+        raise ModelError(f"{os.fspath(path)}: expected model format {FORMAT}; got {meta.get('format')!r}; compile it again")
+    return Executable(
+        Compiled(
+            Target.from_json(json.dumps(meta["target"])),
+            tuple(Port(p["name"], tuple(p["shape"]), p["dtype"]) for p in meta["inputs"]),
+            tuple(Port(p["name"], tuple(p["shape"]), p["dtype"]) for p in meta["outputs"]),
+            tuple(Slot(k, r) for k, r in meta["slots"]),
+            tuple(KernelInfo(**k) for k in meta["kernels"]),
+            meta["arena_bytes"],
+            meta["packed_bytes"],
+            meta["thread_bytes"],
+            constants,
+            code,
+        )
+    )

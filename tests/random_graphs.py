@@ -1,0 +1,390 @@
+"""Random small graphs for the property tests: every shape of stage the product meets, at awkward extents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helpers import Case, case
+from tilewright.graph.expr import Expr, all_of, binary, cast, maximum, minimum, select, unary
+from tilewright.graph.graph import Graph, Tensor
+
+Array = NDArray[Any]
+EXTENTS = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 37)
+MOST_POINTS = 40_000
+
+
+@dataclass
+class Maker:
+    """Builds one random graph. ``exact`` graphs use whole numbers and no maths."""
+
+    rng: np.random.Generator
+    graph: Graph
+    exact: bool
+    dtype: str = "float32"
+    data: dict[str, Array] = field(default_factory=dict)
+
+    def pick(self, *choices: Any) -> Any:
+        """One of the choices."""
+        return choices[int(self.rng.integers(len(choices)))]
+
+    def chance(self, p: float) -> bool:
+        """True with probability ``p``."""
+        return bool(self.rng.random() < p)
+
+    def extent(self, most: int = 37) -> int:
+        """An awkward extent."""
+        return int(self.pick(*[e for e in EXTENTS if e <= most]))
+
+    def shape(self, rank: int, points: int = 6_000) -> tuple[int, ...]:
+        """Extents whose product stays small."""
+        while True:
+            s = tuple(self.extent() for _ in range(rank))
+            if np.prod(s, dtype=np.int64) <= points:
+                return s
+
+    def tensor(self, shape: tuple[int, ...], positive: bool = False) -> Tensor:
+        """An input or a constant with data."""
+        if self.exact or self.dtype.startswith("int"):
+            values = self.rng.integers(-2, 3, shape).astype(self.dtype)
+        else:
+            values = self.rng.standard_normal(shape).astype(self.dtype)
+        if positive:
+            values = np.abs(values) + np.asarray(0.5 if not self.exact else 1, dtype=self.dtype)
+        if self.chance(0.4):
+            return self.graph.constant(values, dtype=self.dtype)
+        name = f"in{len(self.data)}"
+        self.data[name] = values
+        return self.graph.input(name, shape, self.dtype)
+
+    def indices(self, shape: tuple[int, ...], limit: int) -> Tensor:
+        """An int64 index tensor."""
+        name = f"in{len(self.data)}"
+        self.data[name] = self.rng.integers(0, limit, shape)
+        return self.graph.input(name, shape, "int64")
+
+    # ------------------------------------------------------------ pieces
+
+    def apply(self, x: Expr, other: Callable[[], Expr]) -> Expr:
+        """One element-wise operation."""
+        kinds = ["relu", "add", "mul", "clip", "neg", "abs", "affine", "keep"]
+        if not self.exact and self.dtype == "float32":
+            kinds += ["tanh", "sigmoid", "exp", "gelu"]
+        kind = self.pick(*kinds)
+        if kind == "relu":
+            return maximum(x, 0)
+        if kind == "add":
+            return x + other()
+        if kind == "mul":
+            return x * other()
+        if kind == "clip":
+            return minimum(maximum(x, -3), 3)
+        if kind in ("neg", "abs"):
+            return unary(kind, x)
+        if kind == "affine":
+            return x * 2 + 1
+        if kind == "exp":
+            return unary("exp", minimum(x, 3))
+        if kind == "gelu":
+            return x * (unary("erf", x * 0.70710678) + 1) * 0.5
+        return x if kind == "keep" else unary(kind, x)
+
+    def pointwise(self, t: Tensor) -> Tensor:
+        """A chain link: activation, bias over some axes, residual or a broadcast operand."""
+        shape = t.shape
+        kept = [k for k in range(len(shape)) if self.chance(0.6)]
+        bias = self.tensor(tuple(shape[k] if k in kept else 1 for k in range(len(shape))))
+
+        def body(*i: Expr) -> Expr:
+            return self.apply(t.at(i), lambda: bias.at([i[k] if k in kept else 0 for k in range(len(shape))]))
+
+        return self.graph.compute(shape, body)
+
+    def diamond(self, t: Tensor) -> Tensor:
+        """Two readers of one tensor that meet again."""
+        a, b = self.pointwise(t), self.pointwise(t)
+        return self.graph.compute(t.shape, lambda *i: maximum(a.at(i), b.at(i)) if self.exact else a.at(i) + b.at(i))
+
+    def injective(self, t: Tensor) -> Tensor:
+        """One data movement: transpose, slice, reverse, concat, gather, view, pad, broadcast."""
+        g, shape, rank = self.graph, t.shape, len(t.shape)
+        kind = self.pick("transpose", "slice", "reverse", "concat", "gather", "view", "pad", "point", "point", "repeat")
+        if rank == 0 or kind == "point":
+            return self.pointwise(t)
+        axis = int(self.rng.integers(rank))
+        n = shape[axis]
+        if kind == "transpose":
+            order = [int(k) for k in self.rng.permutation(rank)]
+            back = [order.index(k) for k in range(rank)]
+            return g.compute([shape[k] for k in order], lambda *i: t.at([i[b] for b in back]))
+        if kind == "slice":
+            step = int(self.pick(1, 1, 2, 3))
+            start = int(self.rng.integers(0, max(1, n // 2)))
+            count = max(1, (n - start - 1) // step + 1)
+            return self._along(t, axis, count, lambda i: i * step + start)
+        if kind == "reverse":
+            return self._along(t, axis, n, lambda i: (-i) + (n - 1))
+        if kind == "pad":
+            low, high = int(self.rng.integers(0, 3)), int(self.rng.integers(0, 3))
+            out = tuple(e + (low + high if k == axis else 0) for k, e in enumerate(shape))
+
+            def padded(*i: Expr) -> Expr:
+                inside = all_of([i[axis].ge(low), i[axis].lt(n + low)])
+                return select(inside, t.at([e - low if k == axis else e for k, e in enumerate(i)]), 0)
+
+            return g.compute(out, padded)
+        if kind == "concat":
+            other = self.tensor(tuple(self.extent(8) if k == axis else e for k, e in enumerate(shape)))
+            out = tuple(e + (other.shape[axis] if k == axis else 0) for k, e in enumerate(shape))
+
+            def joined(*i: Expr) -> Expr:
+                second = other.at([e - n if k == axis else e for k, e in enumerate(i)])
+                return select(i[axis].lt(n), t.at(i), second)
+
+            return g.compute(out, joined)
+        if kind == "gather":
+            count = self.extent(17)
+            which = self.indices((count,), n)
+            out = tuple(count if k == axis else e for k, e in enumerate(shape))
+            return g.compute(out, lambda *i: t.at([which[e] if k == axis else e for k, e in enumerate(i)]))
+        if kind == "repeat":
+            return self._along(t, axis, n * 2, (lambda i: i // 2) if self.chance(0.5) else (lambda i: i % n))
+        return self.reshape(t)
+
+    def _along(self, t: Tensor, axis: int, count: int, index: Callable[[Expr], Expr]) -> Tensor:
+        shape = tuple(count if k == axis else e for k, e in enumerate(t.shape))
+        return self.graph.compute(shape, lambda *i: t.at([index(e) if k == axis else e for k, e in enumerate(i)]))
+
+    def reshape(self, t: Tensor) -> Tensor:
+        """A view with some dimensions merged, split or of size 1."""
+        size = int(np.prod(t.shape, dtype=np.int64))
+        factors = [d for d in range(2, size + 1) if size % d == 0][:6] or [1]
+        d = int(self.pick(*factors))
+        shape: tuple[int, ...] = self.pick((size,), (d, size // d), (size // d, d), (size // d, 1, d), (1, size))
+        return self.graph.view(t, shape)
+
+    def chain(self, t: Tensor, most: int) -> Tensor:
+        """Some element-wise links behind a tensor."""
+        for _ in range(int(self.rng.integers(0, most + 1))):
+            t = self.diamond(t) if self.chance(0.2) else self.pointwise(t)
+        return t
+
+    # ------------------------------------------------------------ whole graphs
+
+    def contraction(self) -> Tensor:
+        """A sum of products over shared axes: batch, free axes of each operand in any order, several reduction axes."""
+        while True:
+            batch = [self.extent(7) for _ in range(int(self.pick(0, 0, 1, 2)))]
+            left = [self.extent() for _ in range(int(self.pick(0, 1, 1, 2)))]
+            right = [self.extent() for _ in range(int(self.pick(0, 1, 1)))]
+            reduce = [self.extent() for _ in range(int(self.pick(1, 1, 2, 3)))]
+            if np.prod([*batch, *left, *right, *reduce], dtype=np.int64) <= MOST_POINTS:
+                break
+        nb, nl, nr = len(batch), len(left), len(right)
+        spatial = [*batch, *left, *right]
+        extents = [*spatial, *reduce]
+        rank = len(spatial)
+        a_axes = [*range(nb + nl), *range(rank, len(extents))]
+        b_axes = [*range(nb), *range(nb + nl, rank), *range(rank, len(extents))]
+        if self.chance(0.2):  # a broadcast operand
+            b_axes = [k for k in b_axes if self.chance(0.7)]
+        a_axes = [int(k) for k in self.rng.permutation(a_axes)]
+        b_axes = [int(k) for k in self.rng.permutation(b_axes)]
+        a = self.tensor(tuple(extents[k] for k in a_axes))
+        b = self.tensor(tuple(extents[k] for k in b_axes))
+        if self.chance(0.3):
+            a = self.pointwise(a)
+        order = [int(k) for k in self.rng.permutation(rank)] if self.chance(0.3) else list(range(rank))
+        place = {k: p for p, k in enumerate(order)}
+
+        def body(*i: Expr) -> Expr:
+            at = [i[place[k]] if k < rank else i[k] for k in range(len(extents))]
+            return a.at([at[k] for k in a_axes]) * b.at([at[k] for k in b_axes])
+
+        c = self.graph.compute([extents[k] for k in order], body, reduce=reduce, reducer="sum")
+        return self.chain(c, 3)
+
+    def convolution(self) -> Tensor:
+        """Windows with strides, dilation and padding; grouped, depthwise or dense; one or two dimensions."""
+        g = self.graph
+        dims = int(self.pick(1, 2))
+        k = int(self.pick(1, 2, 3))
+        stride, dilation, pad = int(self.pick(1, 1, 2, 3)), int(self.pick(1, 1, 2)), int(self.pick(0, 0, 1, 2))
+        size = int(self.pick(5, 7, 8, 13)) if dims == 2 else int(self.pick(7, 16, 31))
+        out = (size + 2 * pad - dilation * (k - 1) - 1) // stride + 1
+        if out < 1:
+            return self.contraction()
+        depthwise = self.chance(0.3)
+        ci, co = self.extent(5), self.extent(9)
+        if depthwise:
+            co = ci
+        batch = int(self.pick(1, 1, 2))
+        last = self.chance(0.3)  # channels last
+        x = self.tensor((batch, *([size] * dims), ci) if last else (batch, ci, *([size] * dims)))
+        w = self.tensor((co, *([k] * dims)) if depthwise else (co, ci, *([k] * dims)))
+        source = x
+        if pad:
+            first = 1 if last else 2
+            shape = [e + (2 * pad if first <= n < first + dims else 0) for n, e in enumerate(x.shape)]
+
+            def padded(*i: Expr) -> Expr:
+                where = i[first : first + dims]
+                inside = all_of([c for e in where for c in (e.ge(pad), e.lt(size + pad))])
+                moved = [e - pad if first <= n < first + dims else e for n, e in enumerate(i)]
+                return select(inside, x.at(moved), 0)
+
+            source = g.compute(shape, padded)
+        spatial = [batch, *([out] * dims), co] if last else [batch, co, *([out] * dims)]
+        reduce = [*([] if depthwise else [ci]), *([k] * dims)]
+
+        def body(*i: Expr) -> Expr:
+            n = i[0]
+            o, place = (i[1 + dims], i[1 : 1 + dims]) if last else (i[1], i[2 : 2 + dims])
+            rest = i[2 + dims :]
+            c = o if depthwise else rest[0]
+            window = rest if depthwise else rest[1:]
+            where = [p * stride + u * dilation for p, u in zip(place, window, strict=True)]
+            image = source.at([n, *where, c] if last else [n, c, *where])
+            return image * (w.at([o, *window]) if depthwise else w.at([o, c, *window]))
+
+        y = g.compute(spatial, body, reduce=reduce, reducer="sum")
+        return self.chain(y, 3)
+
+    def reduction(self) -> Tensor:
+        """One reduction of any kind over any axes, with work before and after it."""
+        rank = int(self.pick(1, 2, 2, 3, 3))
+        shape = self.shape(rank)
+        x = self.tensor(shape)
+        if self.chance(0.4):
+            x = self.pointwise(x)
+        if self.chance(0.2):
+            x = self.injective(x)
+        shape, rank = x.shape, len(x.shape)
+        axes = [k for k in range(rank) if self.chance(0.5)] or [int(self.rng.integers(rank))]
+        reducer = self.pick("sum", "max", "min", "prod", "sum")
+        keep = [k for k in range(rank) if k not in axes]
+
+        def body(*i: Expr) -> Expr:
+            spatial, reduced = iter(i[: len(keep)]), iter(i[len(keep) :])
+            e: Expr = x.at([next(reduced) if k in axes else next(spatial) for k in range(rank)])
+            if reducer == "prod" and not self.dtype.startswith("int"):
+                return select(e.lt(0), -1.0, 1.0) if self.exact else unary("tanh", e) * 0.1 + 1.0
+            return e
+
+        y = self.graph.compute([shape[k] for k in keep], body, [shape[k] for k in axes], reducer)
+        return self.chain(y, 2) if keep else y
+
+    def pool(self) -> Tensor:
+        """Maximum or sum over windows."""
+        n, h, k, s = self.extent(5), int(self.pick(7, 9, 16)), int(self.pick(2, 3)), int(self.pick(1, 2, 3))
+        x = self.tensor((n, h, h))
+        o = (h - k) // s + 1
+        reducer = self.pick("max", "sum", "min")
+        y = self.graph.compute(
+            (n, o, o), lambda c, i, j, u, v: x[c, i * s + u, j * s + v], reduce=(k, k), reducer=reducer
+        )
+        return self.chain(y, 2)
+
+    def rows(self) -> Tensor:
+        """Several reductions over one axis that is read back: softmax, log-softmax, layer normalisation, centring."""
+        g = self.graph
+        rank = int(self.pick(1, 2, 2, 3))
+        shape = self.shape(rank, 4000)
+        axis = int(self.rng.integers(rank))
+        n = shape[axis]
+        x = self.tensor(shape)
+        if self.chance(0.3):
+            x = self.pointwise(x)
+        small = tuple(1 if k == axis else e for k, e in enumerate(shape))
+        zero = [0 if k == axis else None for k in range(rank)]
+
+        def over(t: Tensor, reducer: str, f: Callable[[Expr], Expr] = lambda e: e) -> Tensor:
+            return g.compute(
+                small, lambda *i: f(t.at([i[-1] if k == axis else i[k] for k in range(rank)])), (n,), reducer
+            )
+
+        def at(t: Tensor, i: tuple[Expr, ...]) -> Expr:
+            return t.at([e if z is None else 0 for e, z in zip(i, zero, strict=True)])
+
+        kind = self.pick("centre") if self.exact else self.pick("softmax", "log", "norm", "centre", "l2")
+        if kind == "centre":
+            m = over(x, self.pick("max", "sum", "min"))
+            return self.chain(g.compute(shape, lambda *i: x.at(i) - at(m, i)), 2)
+        if kind == "l2":
+            s = over(x, "sum", lambda e: e * e)
+            return self.chain(g.compute(shape, lambda *i: x.at(i) * unary("rsqrt", at(s, i) + 1.0)), 2)
+        if kind in ("softmax", "log"):
+            m = over(x, "max")
+            if kind == "softmax":
+                e = g.compute(shape, lambda *i: unary("exp", x.at(i) - at(m, i)))
+                s = over(e, "sum")
+                return self.chain(g.compute(shape, lambda *i: e.at(i) / at(s, i)), 2)
+            d = g.compute(shape, lambda *i: x.at(i) - at(m, i))
+            s = over(d, "sum", lambda v: unary("exp", v))
+            return self.chain(g.compute(shape, lambda *i: d.at(i) - unary("log", at(s, i))), 2)
+        mean = over(x, "sum")
+        d = g.compute(shape, lambda *i: x.at(i) - at(mean, i) * (1.0 / n))
+        v = over(d, "sum", lambda e: e * e)
+        y = g.compute(shape, lambda *i: d.at(i) * unary("rsqrt", at(v, i) * (1.0 / n) + 1e-3))
+        return self.chain(y, 2)
+
+    def movement(self) -> Tensor:
+        """A chain of data movements."""
+        t = self.tensor(self.shape(int(self.pick(1, 2, 3)), 1500))
+        for _ in range(int(self.rng.integers(1, 5))):
+            t = self.injective(t)
+            if t.type.size > 6000:
+                break
+        return t if self.graph.nodes and t.name in self.graph.producers() else self.pointwise(t)
+
+    def mixed(self) -> Tensor:
+        """A contraction between data movements."""
+        x = self.tensor(self.shape(2, 400))
+        x = self.injective(self.injective(x))
+        n, m = x.shape[-1], self.extent(17)
+        rank = len(x.shape)
+        w = self.tensor((n, m))
+        if x.type.size * m > MOST_POINTS:
+            return self.pointwise(x)
+        y = self.graph.compute(
+            (*x.shape[:-1], m), lambda *i: x.at([*i[: rank - 1], i[-1]]) * w[i[-1], i[rank - 1]], (n,), "sum"
+        )
+        y = self.chain(y, 1)
+        return self.injective(y) if self.chance(0.6) else y
+
+    def dtypes(self) -> Tensor:
+        """Comparisons and casts between types, ending in bool, integers or floats."""
+        x = self.tensor(self.shape(2, 1500))
+        a = self.graph.compute(x.shape, lambda *i: x.at(i).lt(1))
+        b = self.graph.compute(x.shape, lambda *i: binary("or", a.at(i), x.at(i).eq(2)))
+        if self.chance(0.3):
+            return b
+        target = self.pick("int32", "int64", "float64", "int8", "uint8", "float32")
+        return self.graph.compute(x.shape, lambda *i: cast(b.at(i), target))
+
+
+KINDS = ("contraction", "convolution", "reduction", "pool", "rows", "movement", "mixed", "dtypes")
+
+
+def random_case(seed: int) -> Case:
+    """The case of a seed: the same graph and data every time."""
+    rng = np.random.default_rng(seed)
+    exact = bool(rng.random() < 0.5)
+    kind = KINDS[int(rng.choice(len(KINDS), p=[0.2, 0.17, 0.15, 0.06, 0.16, 0.13, 0.09, 0.04]))]
+    data: dict[str, Array] = {}
+    dtype = "float32"
+    if kind in ("contraction", "reduction", "movement", "pool") and rng.random() < 0.15:
+        dtype = ("float64", "int32", "int64")[int(rng.integers(3))]
+
+    def make(g: Graph) -> Tensor:
+        m = Maker(rng, g, exact, dtype, data)
+        t: Tensor = getattr(m, kind)()
+        if t.name not in g.producers() or not any(hasattr(n, "body") for n in g.nodes):
+            t = m.pointwise(t)
+        return t
+
+    return case(make, data, exact)
