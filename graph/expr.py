@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from tilewright.graph.dtypes import FLOATS, GraphError, check_dtype
+from tilewright.graph.dtypes import FLOATS, GraphError, check_dtype, int_range
 
 Number = bool | int | float
 
@@ -34,6 +34,7 @@ MATHS = frozenset(
 ROUNDING = frozenset({"floor", "ceil", "round", "trunc"})
 UNARY = MATHS | ROUNDING | frozenset({"neg", "abs", "not", "isnan", "isinf", "bitnot"})
 BITWISE = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})
+_INTEGER_ONLY = BITWISE | {"floordiv", "mod"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,14 @@ def const(value: Number, dtype: str) -> Const:
         return Const(dtype, bool(value))
     if isinstance(value, float) and not value.is_integer():
         raise GraphError(f"constant of {dtype}: expected a whole number; got {value!r}")
+    if dtype != "int64" and not _fits(value, dtype):
+        raise GraphError(f"constant of {dtype}: expected a value of {int_range(dtype)}; got {value!r}")
     return Const(dtype, int(value))
+
+
+def _fits(value: Number, dtype: str) -> bool:
+    low, high = int_range(dtype)
+    return low <= value <= high
 
 
 def var(name: str) -> Var:
@@ -198,8 +206,10 @@ def binary(kind: str, a: Operand, b: Operand) -> Expr:
         result = x.dtype
     else:
         raise GraphError(f"expected a two-argument operation on {x.dtype}; got {kind!r}")
-    if kind in ("floordiv", "mod") and x.dtype in FLOATS:
+    if kind in _INTEGER_ONLY and (x.dtype in FLOATS or x.dtype == "bool"):
         raise GraphError(f"{kind}: expected integers; got {x.dtype}")
+    if x.dtype == "bool" and kind in BINARY and kind not in ("max", "min"):
+        raise GraphError(f"{kind}: expected numbers; got bool")
     if x.dtype == "int64":
         if isinstance(x, Const) and isinstance(y, Const) and (kind in COMPARE or kind in _FOLD):
             return _fold(kind, int(x.value), int(y.value), result)
@@ -241,6 +251,9 @@ def unary(kind: str, a: Expr) -> Expr:
         raise GraphError(f"expected a one-argument operation; got {kind!r}")
     if kind in MATHS | ROUNDING | {"isnan", "isinf"} and a.dtype not in FLOATS:
         raise GraphError(f"{kind}: expected float32 or float64; got {a.dtype}")
+    if (kind == "not") != (a.dtype == "bool") or (kind == "bitnot" and a.dtype in FLOATS):
+        wanted = {"not": "bool", "bitnot": "integers"}.get(kind, "numbers")
+        raise GraphError(f"{kind}: expected {wanted}; got {a.dtype}")
     return Op("bool" if kind in ("isnan", "isinf", "not") else a.dtype, kind, (a,))
 
 
@@ -264,12 +277,16 @@ def select(condition: Expr, then: Operand, otherwise: Operand) -> Expr:
     return Op(x.dtype, "select", (condition, x, y))
 
 
+def _folds(value: int, dtype: str) -> bool:
+    return dtype in FLOATS or dtype == "bool" or _fits(value, dtype)
+
+
 def cast(a: Expr, dtype: str) -> Expr:
     """``a`` converted to ``dtype`` (float to int truncates towards zero, to bool tests for non-zero)."""
     check_dtype(dtype)
     if a.dtype == dtype:
         return a
-    if isinstance(a, Const) and isinstance(a.value, (bool, int)):
+    if isinstance(a, Const) and isinstance(a.value, (bool, int)) and _folds(a.value, dtype):
         return const(bool(a.value) if dtype == "bool" else a.value, dtype)
     return Op(dtype, "cast", (a,))
 

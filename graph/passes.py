@@ -149,6 +149,8 @@ def _uniform(a: Array) -> Const | None:
     flat = a.reshape(-1)
     if flat.size == 0 or flat[0] != flat[-1] or not (flat == flat[0]).all():
         return None
+    if a.dtype.kind == "f" and not (np.signbit(flat) == np.signbit(flat[0])).all():
+        return None
     return const(flat[0].item(), a.dtype.name)
 
 

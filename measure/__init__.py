@@ -1,4 +1,4 @@
-"""How long it takes: building, checking and timing candidates in isolated workers, and replaying what was measured."""
+"""How long it takes: candidates are built, checked and timed in isolated workers, or replayed."""
 
 from tilewright.measure.ceilings import Ceilings as Ceilings
 from tilewright.measure.ceilings import measure_ceilings as measure_ceilings

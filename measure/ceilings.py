@@ -1,6 +1,7 @@
-"""The ceilings of a machine, measured: multiply-add rate and bandwidth at each level of memory, on one and on all threads.
+"""The ceilings of a machine, measured: multiply-add rate, and bandwidth at each level of memory.
 
-A roofline with numbers from a data sheet flatters or damns every kernel alike; these are what code on this machine reaches.
+A roofline with numbers from a data sheet flatters or damns every kernel alike; these are what code on this
+machine reaches, on one and on all threads.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class Ceilings:
         for b in self.bandwidth:
             if (b.level, b.kind, b.threads) == (level, kind, threads):
                 return b.gb_per_s
-        raise KeyError(f"bandwidth: expected a level, kind and thread count that was measured; got {level}, {kind}, {threads}")
+        got = f"{level}, {kind}, {threads}"
+        raise KeyError(f"bandwidth: expected a level, kind and thread count that was measured; got {got}")
 
 
 def levels(target: Target, threads: int) -> dict[str, int]:
@@ -124,7 +126,9 @@ class _Probe:
         flops = 2 * chains(self.target) * self.target.lanes(dtype) * FMA_ROUNDS * threads
         return flops / self.best(f"fma_{dtype}", threads, args, 1)
 
-    def stream(self, kind: str, level: str, threads: int, share: int, source: _Pages, sink: _Pages) -> Bandwidth:
+    def stream(
+        self, kind: str, level: str, threads: int, share: int, source: _Pages, sink: _Pages
+    ) -> Bandwidth:
         """One bandwidth: each thread streams ``share`` bytes; a copy has half of them on either side."""
         step = max(16, self.target.vector_bits // 8) * UNROLL
         part = share if kind == "read" else share // 2

@@ -13,7 +13,7 @@ UNROLL = 8
 
 
 def chains(target: Target) -> int:
-    """Independent accumulators: enough to cover the latency of the multiply-add units, while two registers stay free."""
+    """Independent accumulators: enough to cover the latency of the units, while registers stay free."""
     return max(4, min(24, target.vector_registers - 4))
 
 
@@ -44,11 +44,13 @@ def _fma(target: Target, dtype: str) -> str:
     ]
     # each accumulator is stored, so that none is dead; what differs between them is only the register
     lines += [f"  store volatile {v} %b{k}, ptr %sink, align 8" for k in range(n)]
-    return "\n".join([*lines, "  ret void", "}"]).replace("[64 x i8]", f"[{max(64, target.vector_bits // 8)} x i8]")
+    return "\n".join([*lines, "  ret void", "}"]).replace(
+        "[64 x i8]", f"[{max(64, target.vector_bits // 8)} x i8]"
+    )
 
 
 def _stream(target: Target, kind: str) -> str:
-    """``<kind>(args, lo, hi)``: args = {from, to, bytes of a share, repeats}; streams shares lo to hi, each repeatedly."""
+    """``<kind>(args, lo, hi)`` streams shares lo to hi; args = {from, to, bytes of a share, repeats}."""
     lanes = max(2, target.vector_bits // 64)
     v = f"<{lanes} x {_WORD}>"
     width = lanes * 8
@@ -138,14 +140,19 @@ FMA_ROUNDS = 200_000
 
 @functools.cache
 def ceilings_module(target: Target) -> str:
-    """For each probe, ``<probe>_one(args)`` and, if the target has threads, ``<probe>_all(args)``. A thread does
-    ``FMA_ROUNDS`` rounds of ``fma_float32`` or ``fma_float64``, or one share of ``read``, ``copy`` or ``nt_copy``."""
+    """For each probe, ``<probe>_one(args)`` and, if the target has threads, ``<probe>_all(args)``.
+
+    A thread does ``FMA_ROUNDS`` rounds of ``fma_float32`` or ``fma_float64``, or one share of ``read``,
+    ``copy`` or ``nt_copy``.
+    """
     parts: list[str] = []
     probes = [(f"fma_{d}", _fma(target, d), FMA_ROUNDS) for d in LLVM]
     probes += [(kind, _stream(target, kind), 1) for kind in STREAMS]
     for name, text, rounds in probes:
         parts.append(text)
         entry = _ENTRY + (_PARALLEL if target.threads > 1 else "")
-        parts.append(entry.replace("NAME", name).replace("ROUNDS", str(rounds)).replace("THREADS", str(target.threads)))
+        parts.append(
+            entry.replace("NAME", name).replace("ROUNDS", str(rounds)).replace("THREADS", str(target.threads))
+        )
     head = _DECLARES if target.threads > 1 else ""
     return "\n".join([head, *parts, "!0 = !{i32 1}", ""])

@@ -1,8 +1,8 @@
 """Correctness, before anything is timed: the output of a kernel against the unscheduled meaning in float64.
 
-Two trials: sparse whole numbers, where the workload allows it, are compared exactly; random values with a tolerance that
-knows the data type and how long the sums are. Outputs and scratch are poisoned, inputs must not change, and nothing outside
-the buffers may be written.
+Two trials: sparse whole numbers, where the workload allows it, are compared exactly; random values with a
+tolerance that knows the data type and how long the sums are. Outputs and scratch are poisoned, inputs must
+not change, and nothing outside the buffers may be written.
 """
 
 from __future__ import annotations
@@ -55,10 +55,13 @@ class Verdict:
 
     max_error: float
     error: str | None
+    damaged: bool = False
+    """Memory that is not the kernel's was written to: the process is not to be trusted any more."""
 
 
 def _digest(array: Array) -> bytes:
-    return hashlib.blake2b(memoryview(array.reshape(-1).view(np.uint8)), digest_size=16).digest()
+    bytes_of: Any = array.reshape(-1).view(np.uint8)
+    return hashlib.blake2b(bytes_of, digest_size=16).digest()
 
 
 def exact_possible(workload: Workload) -> bool:
@@ -69,7 +72,8 @@ def exact_possible(workload: Workload) -> bool:
 
 
 def jumps(workload: Workload) -> bool:
-    """Whether a rounding error can change the result by more than itself: values are rounded or compared after arithmetic."""
+    """Whether a rounding error can change the result by more than itself: computed values are rounded or
+    compared."""
     given = {n for n, _, _ in workload.inputs}
     for stage in workload.stages.values():
         for e in walk(stage.body):
@@ -101,7 +105,7 @@ def reference(workload: Workload, inputs: dict[str, Array]) -> Array:
 
 @final
 class Reference:
-    """The trials of a workload, computed once. ``folder`` keeps results for the next process of the same runner."""
+    """The trials of a workload, computed once. ``folder`` keeps results for the runner's next process."""
 
     def __init__(self, workload: Workload, seed: int, folder: Path | None = None) -> None:
         self.workload = workload
@@ -110,7 +114,9 @@ class Reference:
         self.jumps = jumps(workload)
         floats = {t.dtype for t in workload.types.values()} & FLOATS
         self._float = "float32" if "float32" in floats else "float64"
-        self._length = 1 + sum(math.prod(e for _, e in s.reduce) for s in workload.stages.values() if s.reduce)
+        self._length = 1 + sum(
+            math.prod(e for _, e in s.reduce) for s in workload.stages.values() if s.reduce
+        )
         trials = [self._trial(INTEGERS, True)] if exact_possible(workload) else []
         self.trials: tuple[Trial, ...] = (*trials, self._random())
 
@@ -167,17 +173,17 @@ class Reference:
             worst = max(worst, verdict.max_error)
             if verdict.error is not None:
                 break
-        return Verdict(worst, verdict.error), bound
+        return Verdict(worst, verdict.error, verdict.damaged), bound
 
     def judge(self, trial: Trial, bound: Bound, tolerance: float) -> Verdict:
         """What is to be said of buffers after a call."""
         damage = bound.damage()
         if damage is not None:
-            return Verdict(math.inf, f"wrote outside its buffers: {damage}")
+            return Verdict(math.inf, f"wrote outside its buffers: {damage}", True)
         for name, digest in trial.digest.items():
             if _digest(bound.inputs[name]) != digest:
                 trial.inputs.update(generate(self.workload, trial.kind, self._seed))
-                return Verdict(math.inf, f"input {name} was changed by the kernel")
+                return Verdict(math.inf, f"input {name} was changed by the kernel", True)
         verdict = self.compare(bound.output, trial, tolerance)
         if verdict.error is not None:
             return Verdict(verdict.max_error, f"{trial.kind} inputs: {verdict.error}")
@@ -190,7 +196,9 @@ class Reference:
         flat, want = got.reshape(-1), expected.reshape(-1)
         if dtype not in FLOATS:
             stored = flat.view(np.uint8) if dtype == "bool" else flat
-            want = want.astype(np.bool_).view(np.uint8) if dtype == "bool" else want.astype(numpy_dtype(dtype))
+            want = (
+                want.astype(np.bool_).view(np.uint8) if dtype == "bool" else want.astype(numpy_dtype(dtype))
+            )
             limit = 0 if trial.exact or not self.jumps else max(2, int(_JUMPS * flat.size))
             return _count(stored != want, stored, want, limit, "equal values")
         ratio = EPSILON[self._float] / EPSILON["float32"]
@@ -198,7 +206,9 @@ class Reference:
         absolute = 0.0 if trial.exact else 32 * EPSILON[self._float] * math.sqrt(self._length) * trial.scale
         return self._floats(flat, want, trial, relative, absolute, numpy_dtype(dtype))
 
-    def _floats(self, got: Any, want: Any, trial: Trial, relative: float, absolute: float, dtype: Any) -> Verdict:
+    def _floats(
+        self, got: Any, want: Any, trial: Trial, relative: float, absolute: float, dtype: Any
+    ) -> Verdict:
         squares, reference_squares, worst, wrong = 0.0, 0.0, 0.0, 0
         first = -1
         with np.errstate(all="ignore"):
@@ -229,7 +239,9 @@ class Reference:
             return Verdict(worst, f"{wrong} of {got.size} elements are wrong; {text}")
         whole = relative + 32 * EPSILON[self._float] * math.sqrt(self._length)
         if not trial.exact and not wrong and norm > whole:
-            return Verdict(worst, f"relative error of the whole: expected at most {whole:.2g}; got {norm:.3g}")
+            return Verdict(
+                worst, f"relative error of the whole: expected at most {whole:.2g}; got {norm:.3g}"
+            )
         return Verdict(0.0 if wrong and not math.isfinite(worst) else worst, None)
 
 
@@ -241,11 +253,14 @@ def _finite_share(expected: Any, dtype: str) -> float:
 
 
 def _at(first: int, got: Any, want: Any, how: str) -> str:
-    return f"element {first} of the flat output: expected {want[first].item()!r} ({how}); got {got[first].item()!r}"
+    expected, found = want[first].item(), got[first].item()
+    return f"element {first} of the flat output: expected {expected!r} ({how}); got {found!r}"
 
 
 def _count(bad: Any, got: Any, want: Any, limit: int, how: str) -> Verdict:
     wrong = int(np.count_nonzero(bad))
     if wrong <= limit:
         return Verdict(0.0, None)
-    return Verdict(math.inf, f"{wrong} of {got.size} elements are wrong; {_at(int(np.argmax(bad)), got, want, how)}")
+    return Verdict(
+        math.inf, f"{wrong} of {got.size} elements are wrong; {_at(int(np.argmax(bad)), got, want, how)}"
+    )

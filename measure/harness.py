@@ -1,4 +1,4 @@
-"""A built kernel with buffers of its own: everything it may write is poisoned and lies between guard bands."""
+"""A built kernel with buffers of its own: whatever it may write is poisoned and lies between guard bands."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ _STAGGER = 5 * 64
 
 @final
 class Guarded:
-    """Bytes between two guard bands. ``turn`` staggers the buffers of a kernel within a page, always in the same way: equal
-    offsets would make loads and stores of different buffers collide, and by chance ones would make times differ by chance."""
+    """Bytes between two guard bands.
+
+    ``turn`` staggers the buffers of a kernel within a page, always in the same way: equal offsets would make
+    loads and stores of different buffers collide, and accidental ones would make times differ by accident.
+    """
 
     def __init__(self, nbytes: int, turn: int = 0) -> None:
         offset = turn * _STAGGER % _PAGE
@@ -42,10 +45,15 @@ class Guarded:
 
     def damage(self) -> str | None:
         """Where a guard band was written to, or None."""
-        for band, where, base in ((self._before, "before", -GUARD), (self._after, "behind", self.data.nbytes)):
+        for band, where, base in (
+            (self._before, "before", -GUARD),
+            (self._after, "behind", self.data.nbytes),
+        ):
             wrong = np.flatnonzero(band != CANARY)
             if wrong.size:
-                return f"{wrong.size} bytes {where} it were written to, the first at byte {base + int(wrong[0])}"
+                return (
+                    f"{wrong.size} bytes {where} it were written to, the first at byte {base + int(wrong[0])}"
+                )
         return None
 
 
@@ -110,7 +118,9 @@ class Harness:
         buffers = dict(shared or {})
         if _SCRATCH not in buffers:
             layout = self.built.layout
-            buffers[_SCRATCH] = Guarded(max(64, layout.thread_bytes * self.built.target.threads), len(layout.names))
+            buffers[_SCRATCH] = Guarded(
+                max(64, layout.thread_bytes * self.built.target.threads), len(layout.names)
+            )
         return Bound(self, inputs, buffers)
 
     def prepare(self, bound: Bound) -> None:
@@ -137,5 +147,6 @@ class Harness:
                 copied[name][...] = value
             bound = self.bind(copied, scratch)
             self.prepare(bound)
+            self.run(bound)  # so that the pages are there, and every output can be looked at afterwards
             sets.append(bound)
         return Subject(self.function, tuple(b.address for b in sets)), sets

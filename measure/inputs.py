@@ -1,8 +1,8 @@
 """Input values for a check: reproducible, and legal for what the workload does with them.
 
-Floating-point inputs are sparse whole numbers in -2..2 (where every result can be compared exactly) or normally
-distributed. Integer inputs stay where they may: an index inside the tensor it indexes, a divisor above zero, a shift
-within the width.
+Floating-point inputs are sparse whole numbers in -2..2 (where every result can be compared exactly) or
+normally distributed. Integer inputs stay where they may: an index inside the tensor it indexes, a divisor
+above zero, a shift within the width.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _NARROWINGS = 64
 
 
 def integer_ranges(workload: Workload, wide: bool) -> dict[str, tuple[int, int]]:
-    """The values that each integer input may take, both ends included. ``wide`` lets free inputs use more of their type."""
+    """The values that each integer input may take, both ends included; ``wide``: more of the type where it is
+    free."""
     depends = dependencies(workload)
     out: dict[str, tuple[int, int]] = {}
     for name, t, _ in workload.inputs:
@@ -48,7 +49,9 @@ def integer_ranges(workload: Workload, wide: bool) -> dict[str, tuple[int, int]]
 
 
 def _inputs_of(e: Expr, depends: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    return frozenset[str]().union(*(depends.get(n.tensor, frozenset()) for n in walk(e) if isinstance(n, Load)))
+    return frozenset[str]().union(
+        *(depends.get(n.tensor, frozenset()) for n in walk(e) if isinstance(n, Load))
+    )
 
 
 def _restrict(e: Op, depends: Mapping[str, frozenset[str]], out: dict[str, tuple[int, int]]) -> None:
@@ -63,7 +66,9 @@ def _restrict(e: Op, depends: Mapping[str, frozenset[str]], out: dict[str, tuple
             out[name] = 0, min(high, 3)
 
 
-def _narrow(workload: Workload, depends: Mapping[str, frozenset[str]], out: dict[str, tuple[int, int]]) -> bool:
+def _narrow(
+    workload: Workload, depends: Mapping[str, frozenset[str]], out: dict[str, tuple[int, int]]
+) -> bool:
     """Narrow the inputs of the first index that may leave its tensor; False if there is none to narrow."""
     ranges = Ranges(workload, dict(out))
     for stage, load in ranges.loads():
@@ -101,14 +106,17 @@ def generate(workload: Workload, kind: str, seed: int) -> dict[str, Array]:
             value = _SPARSE[rng.integers(0, len(_SPARSE), t.shape, dtype=np.int8)].astype(t.dtype)
         else:
             value = _random(rng, t.shape, t.dtype, kind)
-            if constant and len(t.shape) > 1:  # as trained weights are, so that layers keep the scale of their input
+            if constant and len(t.shape) > 1:
+                # as trained weights are, so that layers keep the scale of their input
                 value *= (t.size / max(t.shape)) ** -0.5
         out[name] = _aligned(value)
     return out
 
 
 def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, kind: str) -> Any:
-    value: Any = np.asarray(rng.standard_normal(shape, dtype=dtype))
+    value: Any = np.asarray(
+        rng.standard_normal(shape, dtype=np.float32 if dtype == "float32" else np.float64)
+    )
     if kind == POSITIVE:
         value = np.abs(value) + np.asarray(0.125, dtype)
     elif kind == SMALL:

@@ -12,8 +12,8 @@ FEW = 3
 
 @final
 class Limit:
-    """A limit in seconds for one kind of work: ``cap`` until a few durations were seen, then ``FACTOR`` times their median,
-    but neither below ``floor`` nor above ``cap``."""
+    """A limit in seconds for one kind of work: ``cap`` until a few durations were seen, then ``FACTOR`` times
+    their median, but neither below ``floor`` nor above ``cap``."""
 
     def __init__(self, floor_s: float) -> None:
         self.floor_s = floor_s

@@ -14,7 +14,8 @@ import platformdirs
 
 
 def lock_path() -> Path:
-    """The lock of this machine. The host's name is part of it because a home folder may be shared by machines."""
+    """The lock of this machine. The host's name is part of it because a home folder may be shared by
+    machines."""
     name = "".join(c if c.isalnum() else "-" for c in platform.node()) or "host"
     return Path(platformdirs.user_cache_dir("tilewright")) / f"device-{name}.lock"
 

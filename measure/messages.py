@@ -1,6 +1,7 @@
 """Messages between a runner and its workers: JSON objects, each behind its length in four bytes.
 
-A worker may be broken in any way, so the reader believes nothing: a frame that is too long or not a JSON object is an error.
+A worker may be broken in any way, so the reader believes nothing: a frame that is too long or not a JSON
+object is an error.
 """
 
 from __future__ import annotations

@@ -22,17 +22,19 @@ STATUSES: Final = (
     "duplicate",
     "pruned_slow",
 )
-"""ok: checked and timed. rejected: the schedule is not legal for the workload. compile_error: LLVM refused the module.
-compile_timeout, run_timeout: killed when the limit of the stage had passed. run_error: the reference or the device
-failed, not the candidate. crash: the worker process ended or ran out of memory. wrong_result: the output (or an input,
-or a guard band) is not as it must be. duplicate: the same machine code as an earlier candidate. pruned_slow: checked, but
-abandoned while timing because it was far slower than the best."""
+"""ok: checked and timed. rejected: the schedule is not legal for the workload. compile_error: LLVM refused
+the module. compile_timeout, run_timeout: killed when the limit of the stage had passed. run_error: the
+reference or the device failed, not the candidate. crash: the worker process ended or ran out of memory.
+wrong_result: the output (or an input, or a guard band) is not as it must be. duplicate: the same machine code
+as an earlier candidate. pruned_slow: checked, but abandoned while timing because it was far slower than the
+best."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of measuring one candidate. Raises ValueError for a status that is unknown or does not fit."""
+    """The result of measuring one candidate. Raises ValueError for a status that is unknown or does not
+    fit."""
 
     status: str
     median_ns: float | None = None
@@ -42,7 +44,8 @@ class Outcome:
     noise: float | None = None
     """Half the width of the confidence interval of the median, divided by the median."""
     stop_reason: str = ""
-    """Why sampling stopped: `target_noise`, `max_time`, `max_samples` or `cutoff`; empty if nothing was timed."""
+    """Why sampling stopped: `target_noise`, `max_time`, `max_samples` or `cutoff`; empty if nothing was
+    timed."""
     error: str | None = None
     """The cause, in full; None when `status` is `ok`."""
     max_error: float | None = None
@@ -56,7 +59,9 @@ class Outcome:
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
-            raise ValueError(f"status of an outcome: expected one of {', '.join(STATUSES)}; got {self.status!r}")
+            raise ValueError(
+                f"status of an outcome: expected one of {', '.join(STATUSES)}; got {self.status!r}"
+            )
         if (self.status == "ok") != (self.median_ns is not None):
             expected = "a median" if self.status == "ok" else "no median"
             raise ValueError(f"outcome {self.status}: expected {expected}; got {self.median_ns!r}")
@@ -76,5 +81,7 @@ class Outcome:
         known = {f.name for f in fields(Outcome)}
         unknown = sorted(set(data) - known)
         if unknown or "status" not in data:
-            raise ValueError(f"outcome: expected the fields {', '.join(sorted(known))}; got {', '.join(sorted(data))}")
+            raise ValueError(
+                f"outcome: expected the fields {', '.join(sorted(known))}; got {', '.join(sorted(data))}"
+            )
         return Outcome(**{**data, "samples_ns": tuple(data.get("samples_ns", ()))})

@@ -17,12 +17,14 @@ class Policy:
     """Raises ValueError for a value that makes no sense."""
 
     cache: str = "hot"
-    """`hot`: the same buffers in every call. `cold`: the caches are flushed before every call. `rotating`: calls walk
-    through copies of all tensors that together do not fit the last cache, while scratch stays warm."""
+    """`hot`: the same buffers in every call. `cold`: the caches are flushed before every call. `rotating`:
+    calls walk through copies of all tensors that together do not fit the last cache, while scratch stays
+    warm."""
     min_time_s: float = 0.005
     """Sampling goes on for at least this many seconds."""
-    max_time_s: float = 0.1
-    """Sampling stops after this many seconds (a slow kernel still gets three samples, up to ten times this)."""
+    max_time_s: float = 0.05
+    """Sampling stops after this many seconds (a slow kernel still gets three samples, up to ten times
+    this)."""
     min_samples: int = 8
     """Least number of samples, within `max_time_s`."""
     max_samples: int = 200
@@ -50,12 +52,15 @@ class Policy:
             expect(getattr(self, name) > 0, name, "a number above 0")
         expect(0 <= self.min_time_s <= self.max_time_s, "min_time_s", f"0 to max_time_s ({self.max_time_s})")
         expect(self.min_samples >= 1, "min_samples", "at least 1")
-        expect(self.max_samples >= self.min_samples, "max_samples", f"at least min_samples ({self.min_samples})")
+        expect(
+            self.max_samples >= self.min_samples, "max_samples", f"at least min_samples ({self.min_samples})"
+        )
         expect(self.cutoff is None or self.cutoff > 1, "cutoff", "a number above 1, or None")
         expect(self.seed >= 0, "seed", "at least 0")
 
     def identity(self) -> dict[str, str]:
-        """The part of a policy that a record is keyed by: times under different identities are not comparable."""
+        """The part of a policy that a record is keyed by: times under different identities are not
+        comparable."""
         return {"cache": self.cache, "timer": TIMER}
 
     def to_dict(self) -> dict[str, Any]:

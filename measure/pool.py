@@ -1,4 +1,5 @@
-"""The workers of a runner: respawned after a fault, recycled before they grow, and builds that run side by side."""
+"""The workers of a runner: respawned after a fault, recycled before they grow, and builds that run side by
+side."""
 
 from __future__ import annotations
 
@@ -6,9 +7,10 @@ import os
 import selectors
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, final
+from dataclasses import dataclass
+from typing import Final, final
 
+from tilewright.measure.job import Job
 from tilewright.measure.messages import Message
 from tilewright.measure.process import WorkerCrash, WorkerProcess, WorkerTimeout, environment
 
@@ -28,9 +30,15 @@ class Slot:
     used: int = 0
     told: int = 0
     """How many of the known digests this worker was told."""
-    references: set[tuple[str, int]] = field(default_factory=set)
+    reference: tuple[str, int] | None = None
+    """Workload hash and seed of the reference that the worker has."""
     baseline: int = 0
     """Resident bytes after the last reference."""
+
+    def learnt(self, reference: tuple[str, int]) -> None:
+        """Note that the worker has a reference now."""
+        assert self.process is not None
+        self.reference, self.baseline = reference, self.process.resident
 
 
 class Pool:
@@ -48,10 +56,12 @@ class Pool:
         if slot.process is not None and (not slot.process.alive or slot.process.exited()):
             self.retire(index)  # it ended while idle: nobody's fault
         if slot.process is None:
-            slot.process = WorkerProcess(self._command, environment(os.environ, self._threads), self._greeting)
+            slot.process = WorkerProcess(
+                self._command, environment(os.environ, self._threads), self._greeting
+            )
             slot.generation += 1
             slot.used = slot.told = 0
-            slot.references = set()
+            slot.reference = None
             slot.baseline = slot.process.resident
         return slot
 
@@ -62,9 +72,10 @@ class Pool:
             slot.process.kill()
             slot.process = None
 
-    def recycle(self, index: int) -> None:
-        """End a slot's worker if it has done enough or has grown."""
+    def done(self, index: int) -> None:
+        """Count a candidate that was run; end the worker if it has run enough of them or has grown."""
         slot = self.slots[index]
+        slot.used += 1
         if slot.process is None:
             return
         if slot.used >= RECYCLE_AFTER or slot.process.resident - slot.baseline > RECYCLE_GROWTH:
@@ -95,10 +106,12 @@ Answer = Message | WorkerTimeout | WorkerCrash
 
 
 def ask_all(
-    pool: Pool, queues: Sequence[Sequence[Any]], message: Callable[[int, Any], Message], seconds: float
+    pool: Pool, queues: Sequence[Sequence[Job]], message: Callable[[int, Job], Message], seconds: float
 ) -> dict[int, Answer]:
-    """Ask each slot its queue of questions, all slots at the same time; the answers by position in ``queues``' order
-    of ``id``. ``message(slot, item)`` makes the question, with an ``id``."""
+    """Ask each slot about its queue of jobs, all slots at the same time; the answers by number of the job.
+
+    ``message(slot, job)`` makes the question. A worker that does not answer within ``seconds`` is replaced.
+    """
     waiting = [list(q) for q in queues]
     asked: dict[int, tuple[int, float]] = {}  # slot: id, deadline
     answers: dict[int, Answer] = {}

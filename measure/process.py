@@ -1,4 +1,5 @@
-"""A worker process seen from its runner: started, spoken to with a time limit, killed with its whole group."""
+"""A worker process seen from its runner: started, spoken to with a time limit, killed with its whole
+group."""
 
 from __future__ import annotations
 
@@ -16,10 +17,23 @@ from typing import Final, final
 from tilewright.measure.messages import Decoder, Message, MessageError, encode
 from tilewright.measure.request import DeviceError
 
-COMMAND: Final = (sys.executable, "-P", "-c", "from tilewright.measure.worker import main; main()")
+_PROGRAM: Final = """
+import importlib, importlib.util, sys
+spec = importlib.util.find_spec("tilewright")
+sys.modules["tilewright"] = importlib.util.module_from_spec(spec)
+importlib.import_module(sys.argv[1]).main()
+"""
 START_S: Final = 60.0
 """Most seconds for a worker to start."""
 _TAIL: Final = 8000
+
+
+def command(module: str = "tilewright.measure.worker") -> tuple[str, ...]:
+    """The command line of a worker: ``main()`` of a module that is on the import path.
+
+    The front door of the package is not run in it, because that imports the whole tuner.
+    """
+    return (sys.executable, "-P", "-c", _PROGRAM, module)
 
 
 class WorkerTimeout(RuntimeError):
@@ -88,8 +102,8 @@ class WorkerProcess:
             raise self._crash("is gone") from None
 
     def receive(self, seconds: float) -> Message:
-        """The next answer. Raises WorkerTimeout after ``seconds``, WorkerCrash if the worker ends or answers nonsense; either
-        way it is killed."""
+        """The next answer. Raises WorkerTimeout after ``seconds``, WorkerCrash if the worker ends or answers
+        nonsense; either way it is killed."""
         deadline = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(self.fileno(), selectors.EVENT_READ)
@@ -160,8 +174,8 @@ class WorkerProcess:
 
 
 def environment(parent: Mapping[str, str], threads: int) -> dict[str, str]:
-    """A worker's environment: the parent's, with the thread count of the target for OpenMP and one thread for the BLAS that
-    computes references, and the parent's import path."""
+    """A worker's environment: the parent's, with the thread count of the target for OpenMP and one thread for
+    the BLAS that computes references, and the parent's import path."""
     count = str(threads)
     path = os.pathsep.join(p for p in sys.path if p)
     return {

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 from tilewright.graph.dtypes import FLOATS, INTS, int_range
-from tilewright.graph.expr import COMPARE, Const, Expr, Load, Op, Var, walk
+from tilewright.graph.expr import COMPARE, ROUNDING, Const, Expr, Load, Op, Var, walk
 from tilewright.graph.stage import Stage, View
 from tilewright.graph.workload import Workload
 
@@ -18,7 +18,7 @@ EVERYTHING: Range = (-math.inf, math.inf)
 BOOL: Range = (0, 1)
 _MANTISSA = {"float32": 2.0**24, "float64": 2.0**53}
 _EXACT = frozenset(
-    {"add", "sub", "mul", "max", "min", "neg", "abs", "select", "cast", "floor", "ceil", "round", "trunc", "isnan", "isinf"}
+    {"add", "sub", "mul", "max", "min", "neg", "abs", "select", "cast", "isnan", "isinf"} | ROUNDING
 )
 
 
@@ -160,7 +160,8 @@ class Ranges:
                     yield stage, e
 
     def exact(self) -> bool:
-        """Whether every floating-point result is a whole number that its type holds exactly, in any order of summation."""
+        """Whether every floating-point result is a whole number that its type holds exactly, in any order of
+        summation."""
         for stage in self.workload.stages.values():
             for e in walk(stage.body):
                 if not self._exact(stage, e):
@@ -201,7 +202,8 @@ def _rounded(r: Range, function: Callable[[float], float]) -> Range:
 
 
 def _holds(dtype: str, r: Range) -> bool:
-    """Whether the type holds all whole numbers of the range (integers do, by wrapping as the reference does)."""
+    """Whether the type holds all whole numbers of the range (integers do, by wrapping as the reference
+    does)."""
     return dtype not in FLOATS or max(abs(r[0]), abs(r[1])) < _MANTISSA[dtype]
 
 

@@ -12,7 +12,8 @@ from tilewright.schedules.steps import ScheduleError, parse
 
 
 class Measured(Protocol):
-    """What a stored measurement must have: an outcome's fields beside the names of its candidate (a record of a log has)."""
+    """What a stored measurement must have: an outcome's fields beside the names of its candidate (a record of
+    a log has)."""
 
     @property
     def workload_hash(self) -> str: ...
@@ -43,7 +44,8 @@ class ReplayError(LookupError):
 
 
 def normal(schedule: str) -> str:
-    """A schedule as it prints, so that comments and spaces do not matter; text that is no schedule stays as it is."""
+    """A schedule as it prints, so that comments and spaces do not matter; text that is no schedule stays as
+    it is."""
     try:
         return str(parse(schedule))
     except ScheduleError:
@@ -52,7 +54,8 @@ def normal(schedule: str) -> str:
 
 @final
 class ReplayRunner:
-    """Answers from ``table``: outcomes by workload hash and printed schedule. Raises ReplayError for any other candidate."""
+    """Answers from ``table``: outcomes by workload hash and printed schedule. Raises ReplayError for any
+    other candidate."""
 
     def __init__(self, table: Mapping[tuple[str, str], Outcome]) -> None:
         self._table = {(w, normal(s)): outcome for (w, s), outcome in table.items()}
@@ -61,14 +64,23 @@ class ReplayRunner:
 
     @staticmethod
     def of(measured: Iterable[Measured]) -> ReplayRunner:
-        """From stored measurements; of several of one candidate, the last that was ok counts, else the last."""
+        """From stored measurements; of several of one candidate, the last that was ok counts, else the
+        last."""
         table: dict[tuple[str, str], Outcome] = {}
         for m in measured:
             key = m.workload_hash, normal(m.schedule)
             if m.status != "ok" and key in table and table[key].ok:
                 continue
             table[key] = Outcome(
-                m.status, m.median_ns, tuple(m.samples_ns), m.noise, m.stop_reason, m.error, m.max_error, m.build_s, m.run_s
+                m.status,
+                m.median_ns,
+                tuple(m.samples_ns),
+                m.noise,
+                m.stop_reason,
+                m.error,
+                m.max_error,
+                m.build_s,
+                m.run_s,
             )
         return ReplayRunner(table)
 
@@ -100,9 +112,10 @@ class ReplayRunner:
         schedule = normal(request.schedule)
         outcome = self._table.get((request.workload_hash, schedule))
         if outcome is None:
-            known = len(self.candidates(request.workload_hash))
+            name = request.workload_hash
             raise ReplayError(
-                f"replay: expected one of {known} measured candidates of workload {request.workload_hash}; got\n"
+                f"replay: expected one of the {len(self.candidates(name))} candidates measured of workload "
+                f"{name}; got\n"
                 f"{schedule or '(the empty schedule)'}"
             )
         self.spent_s += outcome.build_s + outcome.run_s

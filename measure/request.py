@@ -31,7 +31,8 @@ class Request:
 
 
 class Runner(Protocol):
-    """Measures candidates. A candidate that fails is an outcome; an exception means that nothing can be measured."""
+    """Measures candidates. A candidate that fails is an outcome; an exception means that nothing can be
+    measured."""
 
     def measure(self, requests: Iterable[Request]) -> Iterator[Outcome]:
         """One outcome for each request, in order. Requests are taken as they are needed."""

@@ -32,8 +32,8 @@ class Median:
 
 @functools.lru_cache(maxsize=4096)
 def rank(n: int, confidence: float = CONFIDENCE) -> int:
-    """The largest k such that the k-th smallest and the k-th largest of ``n`` samples enclose the median with at least this
-    probability; 1 where even the extremes do not (fewer than 6 samples at 95 %)."""
+    """The largest k such that the k-th smallest and the k-th largest of ``n`` samples enclose the median with
+    at least this probability; 1 where even the extremes do not (fewer than 6 samples at 95 %)."""
     tail, k = 0.0, 0
     while k < n // 2:
         tail += math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2))

@@ -1,7 +1,7 @@
 """Timing: adaptive samples of a machine-code loop, until the median is known well enough.
 
-A sample is the mean time of enough calls to dwarf the clock's resolution. Nothing here trusts a kernel: a worker process
-calls it after the check.
+A sample is the mean time of enough calls to dwarf the clock's resolution. Nothing here trusts a kernel: a
+worker process calls it after the check.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import functools
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -39,7 +39,8 @@ class FlushError(RuntimeError):
 @final
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Something to time: the address of a ``void fn(ptr args)`` and of its ``args`` (more than one: rotating copies)."""
+    """Something to time: the addresses of a ``void fn(ptr args)`` and of its ``args`` (several: rotating
+    copies)."""
 
     function: int
     args: tuple[int, ...]
@@ -60,7 +61,8 @@ class Samples:
 @final
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A paired comparison: ``ratio`` is the time of b divided by the time of a, with its 95 % interval."""
+    """A paired comparison: ``ratio`` is the time of b over that of a, with its 95 % interval; medians in
+    ns."""
 
     ratio: float
     low: float
@@ -79,11 +81,12 @@ class Clock:
         self._code = jit.compile_text(loops(target), target)
         number, address = ctypes.c_int64, ctypes.c_void_p
         self._loop = self._function("time_loop", address, address, number)
-        self._rotating = self._function("time_rotating", address, address, number, number)
+        self._rotating = self._function("time_rotating", address, address, number, number, number)
         self._cold = self._function("time_cold", address, address, number, address)
         self._flush: _Buffer | None = None
+        self._turn = 0
 
-    def _function(self, name: str, *types: type) -> ctypes._CFuncPtr:
+    def _function(self, name: str, *types: type) -> Callable[..., Any]:
         return ctypes.CFUNCTYPE(ctypes.c_int64, *types)(self._code.address(name))
 
     def sample(self, subject: Subject, cache: str, calls: int) -> float:
@@ -93,7 +96,9 @@ class Clock:
         if len(subject.args) == 1:
             return int(self._loop(subject.function, subject.args[0], calls)) / calls
         table = (ctypes.c_void_p * len(subject.args))(*subject.args)
-        return int(self._rotating(subject.function, table, len(subject.args), calls)) / calls
+        first = self._turn % len(subject.args)  # samples of one call must walk through the copies too
+        self._turn = first + calls
+        return int(self._rotating(subject.function, table, len(subject.args), first, calls)) / calls
 
     def cold(self, subject: Subject, calls: int, flush: _Buffer) -> float:
         """Nanoseconds of one call, each after a flush with the given buffer."""
@@ -106,7 +111,7 @@ class Clock:
         return self._flush
 
     def _tested_flush(self) -> _Buffer:
-        """At least twice the shared cache and the private ones; doubled until reading more makes nothing slower.
+        """At least twice all caches; doubled until reading more makes nothing slower.
 
         The victim is as large as the caches can hold, so that a flush too small to replace all of it shows.
         """
@@ -121,11 +126,15 @@ class Clock:
             flush, double = _Buffer(size), _Buffer(2 * size)
             once = statistics.median(self.cold(subject, 1, flush) for _ in range(5))
             twice = statistics.median(self.cold(subject, 1, double) for _ in range(5))
-            seen.append(f"{size >> 20} MiB: {once / hot:.2f} times hot ({twice / hot:.2f} with twice the bytes)")
+            seen.append(
+                f"{size >> 20} MiB: {once / hot:.2f} times hot ({twice / hot:.2f} with twice the bytes)"
+            )
             if once > 1.2 * hot and twice < 1.5 * once:
                 return flush
             size *= 2
-        raise FlushError(f"cache flush: expected a sweep to be slower after it, by the same at twice the size; got {seen}")
+        raise FlushError(
+            f"cache flush: expected a sweep to be slower after it, by the same at twice the size; got {seen}"
+        )
 
     @functools.cached_property
     def overhead_ns(self) -> float:
@@ -179,7 +188,7 @@ def time_kernel(clock: Clock, subject: Subject, policy: Policy, best_ns: float |
     while True:
         samples.append(clock.sample(subject, policy.cache, calls))
         elapsed = time.perf_counter() - start
-        if min(fastest, *samples) > limit and (len(samples) >= LEAST_SAMPLES or elapsed > policy.min_time_s):
+        if min(fastest, *samples) > limit and (len(samples) >= LEAST_SAMPLES or elapsed >= policy.max_time_s):
             reason = "cutoff"
             break
         if len(samples) >= policy.max_samples:
@@ -189,10 +198,10 @@ def time_kernel(clock: Clock, subject: Subject, policy: Policy, best_ns: float |
         if elapsed >= policy.max_time_s and enough:
             reason = "max_time"
             break
-        if len(samples) >= max(policy.min_samples, 6) and elapsed >= policy.min_time_s:
-            if median(samples).noise <= policy.target_noise:
-                reason = "target_noise"
-                break
+        settled = len(samples) >= max(policy.min_samples, 6) and elapsed >= policy.min_time_s
+        if settled and median(samples).noise <= policy.target_noise:
+            reason = "target_noise"
+            break
         if calls > 1 and len(samples) == 1 and samples[0] < 0.7 * fastest:
             fastest = samples.pop()  # still warming up: more calls are needed for a sample of full length
             calls = calls_for(fastest)
@@ -229,7 +238,7 @@ def _paired_calls(clock: Clock, subject: Subject, policy: Policy) -> int:
 
 
 def aa_noise_floor(clock: Clock, subject: Subject, policy: Policy, rounds: int = 12) -> float:
-    """An A/A test: the largest relative difference that the kernel shows against itself (95th percentile of rounds).
+    """An A/A test: the relative difference that a kernel shows against itself (95th percentile of rounds).
 
     A difference between two candidates that is smaller than this says nothing.
     """

@@ -37,13 +37,13 @@ done:
   ret i64 %taken
 }}
 
-define i64 @time_rotating(ptr %fn, ptr %table, i64 %copies, i64 %calls) {{
+define i64 @time_rotating(ptr %fn, ptr %table, i64 %copies, i64 %first, i64 %calls) {{
 entry:
   %start = call i64 @tw_now()
   br label %loop
 loop:
   %k = phi i64 [ 0, %entry ], [ %following, %loop ]
-  %turn = phi i64 [ 0, %entry ], [ %wrapped, %loop ]
+  %turn = phi i64 [ %first, %entry ], [ %wrapped, %loop ]
   %slot = getelementptr inbounds ptr, ptr %table, i64 %turn
   %args = load ptr, ptr %slot, align 8
   call void %fn(ptr %args)
@@ -145,7 +145,10 @@ define void @flush(ptr %args) {
 
 @functools.cache
 def loops(target: Target) -> str:
-    """The module of the timing loops: ``time_loop(fn, args, calls)``, ``time_rotating(fn, table, copies, calls)`` and
-    ``time_cold(fn, args, calls, flush)`` return nanoseconds; ``flush`` and ``sweep`` take ``{address, size in bytes}``."""
+    """The module of the timing loops.
+
+    ``time_loop(fn, args, calls)``, ``time_rotating(fn, table, copies, first, calls)`` and ``time_cold(fn,
+    args, calls, flush)`` return nanoseconds; ``flush`` and ``sweep`` take ``{address, size in bytes}``.
+    """
     flush = _FLUSH_ALL.replace("THREADS", str(target.threads)) if target.threads > 1 else _FLUSH_ONE
     return _COMMON.replace("LINE", str(target.line_bytes)) + flush

@@ -1,19 +1,18 @@
 """The worker process: builds, checks and times candidates where they can harm nothing but itself.
 
-It answers one message at a time. What is a candidate's fault is answered with a status; anything else is not caught: the
-process ends with a traceback, which the runner reports, and a new one takes over.
+It answers one message at a time. What is a candidate's fault is answered with a status; anything else is not
+caught: the process ends with a traceback, which the runner reports, and a new one takes over.
 
-=========  ================================================  ==========================================================
-message    asks for                                          answer besides ``status`` and ``error``
-=========  ================================================  ==========================================================
-build      apply, lower, compile                             ``digest`` of the code, ``build_s``
-reference  inputs and expected results of a workload         ``seconds``
-check      run a built kernel on them                        ``max_error``, ``run_s``
-time       time a checked kernel                             ``samples_ns``, ``median_ns``, ``noise``, ``stop_reason``, …
-pair       compare two checked kernels                       ``ratio``, ``low``, ``high``, ``a_ns``, ``b_ns``
-noise      A/A test of a checked kernel                      ``noise``
-drop       forget built kernels
-=========  ================================================  ==========================================================
+=========  =========================================  =======================================================
+message    asks for                                   answer besides ``status`` and ``error``
+=========  =========================================  =======================================================
+build      apply, lower, compile                      ``digest`` of the code, ``build_s``
+reference  inputs and expected results of a workload  ``seconds``
+check      run a built kernel on them                 ``max_error``, ``run_s``
+time       time a checked kernel                      ``samples_ns``, ``median_ns``, ``noise``, ``load``, …
+pair       compare two checked kernels                ``ratio``, ``low``, ``high``, ``a_ns``, ``b_ns``
+noise      A/A test of a checked kernel               ``noise``
+=========  =========================================  =======================================================
 """
 
 from __future__ import annotations
@@ -85,9 +84,12 @@ class Worker:
     # ------------------------------------------------------------ build
 
     def on_build(self, message: Message) -> Message:
-        """Build one candidate; code that is known already is not compiled unless ``force`` is set."""
+        """Build one candidate, and forget those before ``oldest``. Known code is not compiled unless
+        ``force`` is set."""
         start = time.perf_counter()
         self.known.update(message["known"])
+        for number in [n for n in self.candidates if n < message["oldest"]]:
+            del self.candidates[number]
         digest = ""
         try:
             workload = self.workload(message["workload"])
@@ -100,7 +102,6 @@ class Worker:
             return _failed("rejected", error, start)
         except CompileError as error:
             return {**_failed("compile_error", error, start), "digest": digest}
-        self.known.add(digest)
         return {"digest": digest, "build_s": time.perf_counter() - start}
 
     def digest(self, workload: Workload, schedule: str, text: str) -> str:
@@ -142,6 +143,7 @@ class Worker:
             "status": "ok" if verdict.error is None else "wrong_result",
             "error": verdict.error,
             "max_error": verdict.max_error if verdict.max_error < float("inf") else None,
+            "damaged": verdict.damaged,
             "run_s": time.perf_counter() - start,
         }
 
@@ -170,10 +172,14 @@ class Worker:
             },
         }
         reference = self.reference(candidate.workload, policy.seed)
-        for bound in sets:
-            verdict = reference.judge(dataclasses.replace(reference.trials[-1]), bound, policy.tolerance)
+        for bound in {id(b): b for b in (sets[0], sets[-1])}.values():
+            verdict = reference.judge(reference.trials[-1], bound, policy.tolerance)
             if verdict.error is not None:
-                result |= {"status": "wrong_result", "error": f"after it was called many times: {verdict.error}"}
+                result |= {
+                    "damaged": verdict.damaged,
+                    "status": "wrong_result",
+                    "error": f"after it was called many times: {verdict.error}",
+                }
                 break
         return {**result, "run_s": time.perf_counter() - start}
 
@@ -203,19 +209,14 @@ class Worker:
         del sets
         return {"noise": floor}
 
-    def on_drop(self, message: Message) -> Message:
-        """Forget candidates."""
-        for number in message["ids"]:
-            self.candidates.pop(number, None)
-        return {}
-
 
 def _failed(status: str, error: Exception, start: float) -> Message:
     return {"status": status, "error": str(error), "digest": "", "build_s": time.perf_counter() - start}
 
 
 def surroundings() -> dict[str, float]:
-    """What the machine was doing: load average of a minute, and the clock of this core in MHz where it is told."""
+    """What the machine was doing: load average of a minute, and the clock of this core in MHz where it is
+    told."""
     found = {"load_1min": os.getloadavg()[0]}
     with contextlib.suppress(OSError, ValueError):
         text = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq").read_text(encoding="ascii")
@@ -236,7 +237,8 @@ def resident_bytes() -> int:
 
 
 def die_with_parent(parent: int) -> None:
-    """Be killed when the parent ends, however it ends (Linux; elsewhere a worker notices when it is next idle)."""
+    """Be killed when the parent ends, however it ends (Linux; elsewhere a worker notices when it is next
+    idle)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -244,8 +246,9 @@ def die_with_parent(parent: int) -> None:
 
 
 def serve(worker_type: type[Worker]) -> None:
-    """Answer messages from standard input on standard output until it ends. The first message is the greeting, with the
-    ``target``, the parent's process ``id``, ``memory`` (a limit in bytes) and a ``folder``."""
+    """Answer messages from standard input on standard output until it ends. The first message is the
+    greeting, with the ``target``, the parent's process ``id``, ``memory`` (a limit in bytes) and a
+    ``folder``."""
     answers = os.dup(1)
     os.dup2(2, 1)  # what anything here prints must not end up between the answers
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner decides when a worker ends
@@ -266,7 +269,10 @@ def serve(worker_type: type[Worker]) -> None:
             answer: dict[str, Any] = worker.answer(message)
         except MemoryError as error:
             # the process is of no use any more: the runner replaces it
-            _write(answers, {"status": "crash", "error": f"out of memory (limit: {greeting['memory']} bytes): {error}"})
+            _write(
+                answers,
+                {"status": "crash", "error": f"out of memory (limit: {greeting['memory']} bytes): {error}"},
+            )
             return
         _write(answers, {**answer, "resident": resident_bytes()})
 

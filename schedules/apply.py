@@ -141,11 +141,25 @@ class _Phase:
             else:
                 dynamic = [k for k, i in enumerate(self.loops.items) if not i.static]
                 self.position[name] = dynamic[-1] + 1 if dynamic else 0
+            self._check_place(name)
         for a, b in zip(phase.attached, phase.attached[1:], strict=False):
             check(
                 self.position[a[0]] <= self.position[b[0]],
                 f"at {b[0]}: it must be computed no further out than {a[0]}, which comes before it",
             )
+
+    def _check_place(self, name: str) -> None:
+        """Refuse a place where a producer cannot be computed."""
+        stage = self.phase.stage(name)
+        outside = self.loops.items[: self.position[name]]
+        opened = {i.axis for i in outside} & {a for a, _ in stage.reduce}
+        check(not opened, f"at {name}: expected a place outside the loops of {sorted(opened)}, which it reduces")
+        check(all(i.kind != "vector" for i in outside), f"at {name}: expected a place outside the vector loop")
+        parallel = [k for k, i in enumerate(self.loops.items) if i.kind == "parallel"]
+        check(
+            not outside or not parallel or len(outside) > parallel[-1],
+            f"at {name}: expected a place inside all {len(parallel)} parallel loops or outside of them",
+        )
 
     def build(self) -> Node:
         leader = self.phase.leader
@@ -155,7 +169,9 @@ class _Phase:
                 state = replace(state, base={**state.base, a: ZERO}, width={**state.width, a: e})
         for s in self.phase.stages:
             loops = self.loops if s is leader else self._producer_loops(s)
+            check(s is leader or not loops.stream, f"stream {s.name}: expected {leader.name}, which writes to memory")
             for pack in loops.packs:
+                check(s.reducer == "sum", f"{pack}: expected a stage that sums products")
                 if pack.loop == "root":
                     state = self._pack_root(s, loops, pack, state)
         return self._leader(0, state)
@@ -233,14 +249,15 @@ class _Phase:
         first: dict[str, int] = {}
         for a, _ in self.phase.leader.axes:
             first[a] = sum(1 for i in self.loops.items[:position] if i.axis == a)
-        kinds = {i.name: i.kind for i in self.loops.items}
+        kinds = {i.name: i.kind for i in self.loops.items if i.kind != "parallel"}
         spatial = {a for a, _ in stage.axes}
         inherited = {a: s for a, s in self.sizes.items() if a in spatial}
-        sizes = sizes_of(stage, self.schedule, inherited)
+        sizes = self._own_sizes(stage)
         for a in inherited:
-            fixed = inherited[a][: first.get(a, 0)]
+            count = first.get(a, 0)
+            fixed = (*inherited[a], 1)[:count]  # the innermost loop of an axis covers one element an iteration
             check(
-                sizes[a][: len(fixed)] == fixed,
+                (*sizes[a], 1)[:count] == fixed,
                 f"split {stage.name} {a}: expected the sizes {fixed} of the loops outside; got {sizes[a]}",
             )
             if sizes[a] != inherited[a]:
@@ -248,7 +265,17 @@ class _Phase:
                     kinds.pop(f"{a}.{k}", None)
         shared = {a: k for a, k in first.items() if a in spatial}
         own = {n: k for n, k in kinds.items() if n.rsplit(".", 1)[0] in inherited}
-        return stage_loops(stage, self.schedule, sizes, shared, own)
+        loops = stage_loops(stage, self.schedule, sizes, shared, own)
+        check(
+            all(i.kind != "parallel" for i in loops.items),
+            f"parallel {stage.name}: it is computed inside {self.phase.leader.name}; make the loops of that parallel",
+        )
+        return loops
+
+    def _own_sizes(self, stage: PStage) -> dict[str, tuple[int, ...]]:
+        """Tile sizes of a producer: its own, or for the axes it shares with the leader the leader's."""
+        spatial = {a for a, _ in stage.axes}
+        return sizes_of(stage, self.schedule, {a: s for a, s in self.sizes.items() if a in spatial})
 
     def _producer(self, stage: PStage, state: State) -> Node:
         loops = self._producer_loops(stage)
@@ -273,13 +300,24 @@ class _Phase:
         inner = dynamic[-1] + 1 if dynamic else 0
         outer_reduce = [i for i in loops.items[:inner] if i.axis not in spatial]
 
+        places = [i.name for i in loops.items[:inner]]
+        vectors = [i.name for i in loops.items[:inner] if i.kind == "vector"]
+        check(
+            not vectors,
+            f"vectorize {stage.name}: expected {vectors} inside every spatial loop that stays a loop ({places[-1:]})",
+        )
+        for p in loops.packs:
+            check(p.loop in ("root", *places), f"{p}: expected root or a loop of {places}; got {p.loop!r}")
+
         def outside(position: int, st: State) -> Node:
-            here = [p for p in loops.packs if p.loop == (loops.items[position - 1].name if position else "")]
-            for pack in here:
-                return self._pack_here(
-                    stage, loops, pack, st, lambda s: outside_loop(position, s) if pack is here[-1] else Seq(())
-                )
-            return outside_loop(position, st)
+            here = [p for p in loops.packs if position and p.loop == places[position - 1]]
+
+            def chain(rest: list[Pack], inner_state: State) -> Node:
+                if not rest:
+                    return outside_loop(position, inner_state)
+                return self._pack_here(stage, loops, rest[0], inner_state, lambda s: chain(rest[1:], s))
+
+            return chain(here, st)
 
         def outside_loop(position: int, st: State) -> Node:
             if position < inner:
@@ -302,6 +340,9 @@ class _Phase:
         items = loops.items[inner:]
         wide = [i for i in items if i.axis not in spatial and (i.kind == "vector" or i.name in loops.spread)]
         spatial_items = [i for i in items if i.axis in spatial]
+        counts = self._wide_counts(stage, wide)
+        if 0 in counts.values():  # no iteration is ever full
+            wide = []
         direct = inner == 0 and not wide
         nodes: list[Node] = []
         if direct or local.buffer.scope == "register":
@@ -316,7 +357,7 @@ class _Phase:
         nodes.append(fresh)
         spread_local: Local | None = None
         if wide:
-            spread_local = self._spread_buffer(stage, wide, result_local, state, dtype)
+            spread_local = self._spread_buffer(stage, wide, counts, result_local, dtype)
             nodes.append(self._over_wide(wide, spatial_items, loops, spread_local, state, zero))
 
         def leaf(st: State) -> Node:
@@ -356,24 +397,26 @@ class _Phase:
         check(size <= MAX_REGISTER_ELEMENTS, f"{name}: expected at most {MAX_REGISTER_ELEMENTS} accumulators; got {size}")
         return Local(Buffer(name, size, dtype, "register"), strides, {a: state.base[a] for a in spatial})
 
-    def _spread_buffer(self, stage: PStage, wide: list[Item], result: Local, state: State, dtype: str) -> Local:
+    def _wide_counts(self, stage: PStage, wide: list[Item]) -> dict[str, int]:
+        """Iterations of each spread or vector loop of a reduction that are full."""
+        sizes = self._own_sizes(stage)
+        extents = stage.extents
+        return {
+            i.name: (min(sizes[i.axis][i.level - 1], extents[i.axis]) if i.level else extents[i.axis]) // i.size for i in wide
+        }
+
+    def _spread_buffer(
+        self, stage: PStage, wide: list[Item], counts: Mapping[str, int], result: Local, dtype: str
+    ) -> Local:
         lanes: dict[str, int] = {}
-        counts: dict[str, int] = {}
         size = 1
         for i in reversed(wide):
-            lanes[f"{i.axis}.{i.level}"] = size
-            outer = [o for o in wide if o.axis == i.axis and o.level < i.level]
-            width = outer[-1].size if outer else self._cap_outside(stage, i)
-            counts[i.name] = width // i.size
+            lanes[i.name] = size
             size *= counts[i.name]
         strides = {a: s * size for a, s in result.strides.items()}
         total = size * result.buffer.size
         check(total <= MAX_REGISTER_ELEMENTS, f"spread {stage.name}: expected fewer accumulators; got {total}")
         return Local(Buffer(f"{stage.name}.wide", total, dtype, "register"), {**strides, **lanes}, dict(result.base), counts)
-
-    def _cap_outside(self, stage: PStage, item: Item) -> int:
-        sizes = sizes_of(stage, self.schedule, self.sizes)[item.axis]
-        return sizes[item.level - 1] if item.level else stage.extents[item.axis]
 
     def _over_wide(
         self, wide: list[Item], spatial: list[Item], loops: StageLoops, where: Local, state: State, value: Expr
@@ -477,18 +520,24 @@ class _Phase:
         )
         factor = factors[pack.factor]
         used = variables(factor)
+        sizes = self._own_sizes(stage)
         opened = {(i.axis, i.level) for i in loops.items if (i.axis, i.level) in state.loops}
         wanted = [i.name for i in loops.items if i.axis in used and (i.axis, i.level) not in opened]
         if pack.loop == "root":
-            sizes = {**self.sizes, **sizes_of(stage, self.schedule, self.sizes)}
             wanted = [f"{a}.{k}" for a in stage.extents if a in used for k in range(len(sizes[a]) + 1)]
+            inside = sorted(_reads_expr(factor) & self.phase.local)
+            check(not inside, f"{pack}: expected a factor that exists before the loops; it reads {inside}")
+        check(bool(wanted), f"{pack}: expected a factor that the loops inside walk")
         check(sorted(wanted) == sorted(pack.layout), f"{pack}: expected the loops {sorted(wanted)}, each once")
-        items = []
+        items: list[Item] = []
         for name in pack.layout:
             axis, level = name.rsplit(".", 1)
-            sizes_axis = {**self.sizes, **sizes_of(stage, self.schedule, self.sizes)}[axis]
             k = int(level)
-            items.append(Item(axis, k, sizes_axis[k] if k < len(sizes_axis) else 1, "serial"))
+            check(
+                all(o.level < k for o in items if o.axis == axis),
+                f"{pack}: expected the loops of axis {axis} from outer to inner",
+            )
+            items.append(Item(axis, k, sizes[axis][k] if k < len(sizes[axis]) else 1, "serial"))
         strides: dict[tuple[str, int], int] = {}
         size = 1
         for i in reversed(items):
@@ -500,8 +549,7 @@ class _Phase:
                 w = state.width[i.axis]
                 width = w.cap if isinstance(w, Dyn) else w
                 if i.level and pack.loop != "root":
-                    sizes_axis = {**self.sizes, **sizes_of(stage, self.schedule, self.sizes)}[i.axis]
-                    width = min(sizes_axis[i.level - 1], -(-width // i.size) * i.size)
+                    width = min(sizes[i.axis][i.level - 1], -(-width // i.size) * i.size)
             size *= -(-width // i.size)
         scope = "thread"
         if pack.loop == "root":
@@ -556,6 +604,14 @@ class _Phase:
     def _open(self, item: Item, loops: StageLoops, state: State, body: Body) -> Node:
         w = state.width[item.axis]
         partition = not loops.dynamic_inside(item.axis, item.level)
+        if item.static and (isinstance(w, Dyn) or w % item.size):
+            check(
+                partition,
+                f"{item.kind} {loops.stage} {item.name}: expected a tile size that divides {item.axis}, because a loop of the "
+                "axis stays a loop inside it",
+            )
+            if isinstance(w, Dyn):
+                return self._resolve(item.axis, state, lambda s: self._open(item, loops, s, body))
         if isinstance(w, int):
             full, rest = divmod(w, item.size)
             if item.kind == "parallel" or (rest and not partition):
@@ -569,6 +625,11 @@ class _Phase:
             return seq(nodes)
         left = w.end + state.base[item.axis].scale(-1)
         check(
+            item.kind != "parallel",
+            f"parallel {loops.stage}: expected tile sizes of axis {item.axis} that divide it, because {item.name} is parallel "
+            "inside another loop of the axis",
+        )
+        check(
             w.cap % item.size == 0 and all(c % item.size == 0 for _, c in left.terms),
             f"stage {loops.stage}: expected tile sizes of axis {item.axis} that nest; got {item.size} in {w.cap}",
         )
@@ -576,14 +637,26 @@ class _Phase:
         limit = w.cap // item.size
         floor = make({v: c // item.size for v, c in left.terms}, left.const // item.size)
         if rest and not partition:
-            count = floor + Affine((), 1)
-            extent = _at_most(count, limit, state)
-            return self._loop(item, extent, limit, state, Dyn(item.size, w.end), body)
-        main = self._loop(item, _at_most(floor, limit, state), limit, state, item.size, body)
+            inner = Dyn(item.size, w.end)
+            return self._up_to(item, floor + Affine((), 1), limit, state, inner, body)
+        nodes = self._up_to(item, floor, limit, state, item.size, body)
         if not rest:
-            return main
+            return nodes
+        low, high = interval(left, state.ranges)
+        if low >= w.cap:
+            return nodes
         tail = body(_not_full(state.step(item, floor, rest), item))
-        return seq([main, If(binary("lt", left.expr(), w.cap), tail)])
+        return seq([nodes, tail if high < w.cap else If(binary("lt", left.expr(), w.cap), tail)])
+
+    def _up_to(self, item: Item, count: Affine, limit: int, state: State, width: Width, body: Body) -> Node:
+        """A loop of ``min(count, limit)`` iterations, where the count depends on the loops outside."""
+        low, high = interval(count, state.ranges)
+        if high <= 0:
+            return Seq(())
+        extent = const(limit, "int64") if low >= limit else count.expr()
+        if low < limit < high:
+            extent = binary("min", extent, limit)
+        return self._loop(item, extent, min(limit, high), state, width, body)
 
     def _loop(self, item: Item, extent: Expr, limit: int, state: State, width: Width, body: Body) -> Node:
         if limit == 1 and item.kind != "parallel" and _is_const(extent, 1):
@@ -602,11 +675,20 @@ class _Phase:
             f"axis {axis}: expected tile sizes that nest; got {w.cap} in {left.expr()}",
         )
         rest = left.const % w.cap
-        full = body(replace(state, width={**state.width, axis: w.cap}))
-        if not rest:
-            return full
-        last = body(replace(state, width={**state.width, axis: rest}))
-        return If(binary("le", const(w.cap, "int64"), left.expr()), full, last)
+        low, high = interval(left, state.ranges)
+
+        def full() -> Node:
+            return body(replace(state, width={**state.width, axis: w.cap}))
+
+        def last() -> Node:
+            short = replace(state, width={**state.width, axis: rest})
+            return body(replace(short, loops={**short.loops, (axis + "!", -1): ZERO}))
+
+        if not rest or low >= w.cap:
+            return full()
+        if high < w.cap:
+            return last()
+        return If(binary("le", const(w.cap, "int64"), left.expr()), full(), last())
 
     def _store(self, node: Store) -> Node:
         self.statements += 1
@@ -698,15 +780,6 @@ def _read_index(local: Local, load: Load, phase: Phase, state: State) -> Affine:
 def _is_const(e: Expr, value: int) -> bool:
     a = affine(e)
     return a is not None and not a.terms and a.const == value
-
-
-def _at_most(count: Affine, limit: int, state: State) -> Expr:
-    low, high = interval(count, state.ranges)
-    if low >= limit:
-        return const(limit, "int64")
-    if high <= limit:
-        return count.expr()
-    return binary("min", count.expr(), limit)
 
 
 def _not_full(state: State, item: Item) -> State:

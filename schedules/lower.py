@@ -277,7 +277,8 @@ class _Writer:
             self.lane = (n.var, lanes)
             saved, self.loaded = self.loaded, {}
             self.node(n.body)
-            self.loaded = {k: v for k, v in saved.items() if k[0] not in self.unit.written}
+            # what the vector loop stored to is stale: the output, packed buffers and scratch
+            self.loaded = {k: v for k, v in saved.items() if k[0] not in self.unit.written and k[0] in self.unit.dtypes}
             self.lane = None
             return
         stop = self.value(n.extent)
@@ -534,8 +535,8 @@ class _Writer:
         if stream and value.lanes > 1:
             whole = all(c % value.lanes == 0 for v, c in a.terms if self.lane is None or v != self.lane[0])
             if whole and a.const % value.lanes == 0:
-                align = min(ALIGN, value.lanes * SIZES[dtype])
-                align = align & -align
+                nbytes = value.lanes * SIZES[dtype]
+                align = min(ALIGN, nbytes & -nbytes)  # a multiple of 144 bytes is a multiple of 16 only
                 hint = ", !nontemporal !0"
         self.fn.do(f"store {value.typed}, ptr {address}, align {align}{hint}")
 

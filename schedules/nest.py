@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tilewright.graph.affine import affine, interval
-from tilewright.graph.expr import Const, Expr, loads, show, variables
+from tilewright.graph.dtypes import SIZES
+from tilewright.graph.expr import MATHS, Const, Expr, Load, Op, loads, show, variables
+from tilewright.graph.expr import walk as walk_expr
 
 SCOPES = ("register", "thread", "shared", "packed")
 KINDS = ("serial", "parallel", "unroll", "vector")
@@ -167,6 +169,50 @@ def walk(node: Node) -> Iterator[Node]:
             yield from walk(node.otherwise)
 
 
+# ---------------------------------------------------------------- size
+
+PIECE_BYTES = 32
+"""Bytes of the vector register that code size is counted in, whatever the target has."""
+MATHS_SIZE = 16
+"""Instructions of a mathematical function, roughly."""
+
+
+def instructions(node: Node, lane: tuple[str, int] | None = None) -> int:
+    """Roughly how many vector instructions a program becomes: unrolled loops repeat their body, a wide vector is several
+    registers, and lanes that are not neighbours in memory are moved one by one."""
+    if isinstance(node, Seq):
+        return sum(instructions(n, lane) for n in node.nodes)
+    if isinstance(node, Alloc):
+        return instructions(node.body, lane)
+    if isinstance(node, If):
+        return sum(instructions(n, lane) for n in (node.then, node.otherwise) if n is not None)
+    if isinstance(node, Loop):
+        inside = instructions(node.body, (node.var, node.limit) if node.kind == "vector" else lane)
+        return inside * (node.limit if node.kind == "unroll" else 1)
+    return _store_size(node, lane) if isinstance(node, Store) else 0
+
+
+def _store_size(node: Store, lane: tuple[str, int] | None) -> int:
+    name, lanes = lane if lane is not None else ("", 1)
+
+    def pieces(dtype: str) -> int:
+        return -(-lanes * SIZES[dtype] // PIECE_BYTES)
+
+    def moved(e: Expr, dtype: str) -> int:
+        a = affine(e)
+        stride = a.coefficient(name) if a is not None else (2 if name in variables(e) else 0)
+        return 1 if not stride else pieces(dtype) if abs(stride) == 1 else 2 * lanes
+
+    total = moved(node.index, node.value.dtype)
+    for e in walk_expr(node.value):
+        if isinstance(e, Load):
+            total += moved(e.index[0], e.dtype)
+        elif isinstance(e, Op):
+            many = MATHS_SIZE if e.kind in MATHS or e.kind == "pow" else 1
+            total += many * (pieces(e.dtype) if e.dtype != "int64" or name in variables(e) else 1)
+    return total
+
+
 # ---------------------------------------------------------------- verifier
 
 
@@ -235,7 +281,7 @@ def _rule_in_bounds(node: Node, s: _Scope) -> str | None:
         if a is None:
             return f"{lines(node)[0].strip()}: expected an affine store index"
         low, high = interval(a, s.ranges)
-        if low < 0 or (high >= s.buffers[node.tensor] and not _clipped(s, a.terms)):
+        if (low < 0 or high >= s.buffers[node.tensor]) and not _clipped(s, a.terms):
             return f"{lines(node)[0].strip()}: index in [{low}, {high}] leaves a buffer of {s.buffers[node.tensor]}"
     return None
 
@@ -262,6 +308,13 @@ def verify(program: Program) -> None:
     sizes.update((b.name, b.size) for b in (*program.packed, *program.shared))
     _verify(program.prepare, _Scope({}, {}, dict(sizes)))
     _verify(program.body, _Scope({}, {}, dict(sizes)))
+    later = {b.name for b in (*program.packed, *program.shared)}
+    for node in (*walk(program.prepare), *walk(program.body)):
+        if isinstance(node, Store):
+            early = {load.tensor for load in loads(node.value)} & later
+            if early:
+                raise VerifyError(f"{lines(node)[0].strip()}: {sorted(early)} is read before it is written")
+            later.discard(node.tensor)
 
 
 def _verify(node: Node, s: _Scope) -> None:

@@ -99,7 +99,7 @@ def phases(workload: Workload, schedule: Schedule) -> list[Phase]:
     types = dict(workload.types)
     types.update((s.output, s.type) for s in stages)
     out = []
-    for leader, members in groups.items():
+    for leader, members in sorted(groups.items(), key=lambda g: names.index(g[0])):
         check(members[-1].output == leader, f"stage {leader} is used before the stages computed inside it are complete")
         inside = {m.output for m in members[:-1]}
         for s in stages:

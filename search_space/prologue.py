@@ -64,7 +64,8 @@ def plan(workload: Workload, inline_padding: bool = False) -> Plan:
     inlined where cheap or read once."""
     stages = resolve_views(workload)
     read = {s.output: [r for r in stages if s.output in r.sources] for s in stages}
-    reductions = [s.output for s in stages if s.reducer is not None]
+    # a reduction over axes of extent 1 is a map: it has no loop to reduce over
+    reductions = [s.output for s in stages if s.reducer is not None and any(e > 1 for _, e in s.reduce)]
     inlined: list[str] = []
     roots: list[str] = []
     after: set[str] = set()

@@ -37,8 +37,14 @@ class Space:
 def space(workload: Workload, target: Target) -> Space:
     """The space of ``workload``. Never empty: the fallback fits everything."""
     sketches: list[Sketch] = []
+    legal: dict[str, bool] = {}
     for rule in RULES:
-        sketches += [s for s in rule(workload, target) if _applies(s)]
+        for sketch in rule(workload, target):
+            key = sketch.name.replace(",vo,", ",ov,")  # loop order does not change what is legal
+            if key not in legal:
+                legal[key] = _applies(sketch)
+            if legal[key]:
+                sketches.append(sketch)
     return Space(workload, target, (*sketches, fallback(workload, target)))
 
 
@@ -69,8 +75,3 @@ def fallback(workload: Workload, target: Target) -> Sketch:
         break
     return Sketch("fallback", workload, target, best, (), (), workload.output, {})
 
-
-def default_schedule(workload: Workload, target: Target) -> Schedule:
-    """Candidate 0 of every task, and what an untuned compile uses: the preferred candidate of the first sketch."""
-    first = space(workload, target).sketches[0]
-    return first.schedule(first.preferred)

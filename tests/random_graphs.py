@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers import Case, case
-from tilewright.graph.expr import Expr, all_of, binary, cast, maximum, minimum, select, unary
+from tilewright.graph.expr import Expr, all_of, binary, cast, const, maximum, minimum, select, unary
 from tilewright.graph.graph import Graph, Tensor
 
 Array = NDArray[Any]
@@ -271,8 +271,8 @@ class Maker:
         def body(*i: Expr) -> Expr:
             spatial, reduced = iter(i[: len(keep)]), iter(i[len(keep) :])
             e: Expr = x.at([next(reduced) if k in axes else next(spatial) for k in range(rank)])
-            if reducer == "prod" and not self.dtype.startswith("int"):
-                return select(e.lt(0), -1.0, 1.0) if self.exact else unary("tanh", e) * 0.1 + 1.0
+            if reducer == "prod" and self.dtype == "float32":
+                return select(e.lt(0), const(-1.0, "float32"), 1.0) if self.exact else unary("tanh", e) * 0.1 + 1.0
             return e
 
         y = self.graph.compute([shape[k] for k in keep], body, [shape[k] for k in axes], reducer)

@@ -100,7 +100,8 @@ def test_large_stages_are_done_in_slices() -> None:
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [("floordiv", np.floor_divide), ("mod", np.remainder), ("bitand", np.bitwise_and),
-     ("bitor", np.bitwise_or), ("bitxor", np.bitwise_xor), ("shl", np.left_shift), ("max", np.maximum), ("min", np.minimum)],
+     ("bitor", np.bitwise_or), ("bitxor", np.bitwise_xor), ("shl", np.left_shift),
+     ("max", np.maximum), ("min", np.minimum)],
 )  # fmt: skip
 def test_integer_operations(kind: str, expected: Any) -> None:
     """Index arithmetic is Python's."""

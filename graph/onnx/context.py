@@ -35,6 +35,15 @@ class UnsupportedError(GraphError):
         super().__init__(f"{len(self.nodes)} unsupported node(s):\n  " + "\n  ".join(self.nodes))
 
 
+def dtype_name(onnx_type: int) -> str:
+    """NumPy's name of a data type of ONNX."""
+    from onnx import TensorProto, helper
+
+    if onnx_type not in TensorProto.DataType.values() or onnx_type == TensorProto.UNDEFINED:
+        raise GraphError(f"expected a data type of ONNX; got {onnx_type}")
+    return str(np.dtype(helper.tensor_dtype_to_np_dtype(onnx_type)).name)
+
+
 @dataclass
 class Constants:
     """Turns known arrays into graph constants, each once."""
@@ -164,11 +173,6 @@ class Node:
         if v not in allowed:
             raise GraphError(f"attribute {name}: expected {' or '.join(map(repr, allowed))}; got {v!r}")
         return v
-
-    def refuse_output(self, k: int, what: str) -> None:
-        """Refuse a node whose output ``k`` is used."""
-        if self.wants(k):
-            raise GraphError(f"output {k} ({what}) is used and has no translation")
 
 
 Translate = Callable[[Node], Result]

@@ -49,7 +49,7 @@ def read_model(source: str | os.PathLike[str] | ModelProto) -> ModelProto:
 
 def expand_functions(model: ModelProto, supported: Container[str]) -> ModelProto:
     """Replace unsupported nodes that the ONNX standard defines by simpler nodes with those."""
-    from onnx import defs, inliner
+    from onnx import defs, inliner, shape_inference
 
     version = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
     for _ in range(3):  # a definition may use another defined operator
@@ -67,7 +67,7 @@ def expand_functions(model: ModelProto, supported: Container[str]) -> ModelProto
             model = inliner.inline_selected_functions(
                 _typed(model), sorted(found), inline_schema_functions=True
             )
-        except RuntimeError:  # some definitions fail to expand when optional inputs are absent
+        except (RuntimeError, shape_inference.InferenceError):  # absent optional inputs, contradicting types
             break
     return model
 

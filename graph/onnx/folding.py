@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.graph.onnx.context import Node
+from tilewright.graph.onnx.context import Node, dtype_name
 
 
 def _axes(n: Node) -> tuple[int, ...] | None:
@@ -51,9 +51,7 @@ def _divide(_: Node, a: Any, b: Any) -> Any:
 
 
 def _cast(n: Node, x: Any) -> Any:
-    from onnx import helper
-
-    return x.astype(helper.tensor_dtype_to_np_dtype(n.integer("to", 1)))
+    return x.astype(dtype_name(n.integer("to", 0)))
 
 
 def _reduce(f: Callable[..., Any]) -> Callable[..., Any]:

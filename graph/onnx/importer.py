@@ -20,6 +20,7 @@ from tilewright.graph.evaluate import evaluate
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.graph.onnx import neural, simple, tensors  # noqa: F401  (they fill the registry)
 from tilewright.graph.onnx.bind import bind_inputs
+from tilewright.graph.onnx.check import check_node
 from tilewright.graph.onnx.context import OPERATORS, Constants, ImportFailure, Node, UnsupportedError, Value
 from tilewright.graph.onnx.files import expand_functions, read_model
 from tilewright.graph.onnx.folding import FOLD
@@ -130,12 +131,17 @@ class _Walk:
         values = [v for v in inputs if not isinstance(v, _Missing)]
         if len(values) != len(inputs):
             return [_MISSING] * len(proto.output)
+        check_node(proto, self.opset)
         if values and all(not isinstance(v, Tensor) for v in values):
             return self._known(proto, values, label)
         if translate is None:
             raise GraphError("supported only on values known at import: its inputs must be a constant")
         self.graph.origin = label
-        return _as_list(translate(Node(proto, values, self.opset, self.constants)))
+        results = _as_list(translate(Node(proto, values, self.opset, self.constants)))
+        missing = [o for o in proto.output[len(results) :] if o]
+        if missing:
+            raise GraphError(f"output {missing[0]!r} is used and has no translation")
+        return results
 
     def _known(self, proto: NodeProto, values: Sequence[Value | None], label: str) -> Sequence[Value | None]:
         """Compute a node all of whose inputs are known."""

@@ -27,6 +27,8 @@ def _conv(n: Node) -> Result:
 @operator("ConvTranspose")
 def _conv_transpose(n: Node) -> Result:
     x, w = n.tensor(0), n.tensor(1)
+    if w.rank != x.rank:
+        raise GraphError(f"expected a weight of rank {x.rank}; got shape {w.shape}")
     rank = x.rank - 2
     strides = per_dimension(n.ints("strides"), rank, 1, "strides")
     dilations = per_dimension(n.ints("dilations"), rank, 1, "dilations")
@@ -36,6 +38,8 @@ def _conv_transpose(n: Node) -> Result:
     if shape is None and mode in ("SAME_UPPER", "SAME_LOWER"):
         shape = [d * s for d, s in zip(x.shape[2:], strides, strict=True)]
     if shape is not None:
+        if len(shape) < rank:
+            raise GraphError(f"output_shape: expected {rank} numbers; got {shape}")
         begin, end = [], []
         for k in range(rank):
             whole = (x.shape[2 + k] - 1) * strides[k] + extra[k] + (w.shape[2 + k] - 1) * dilations[k] + 1

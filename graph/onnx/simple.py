@@ -9,7 +9,7 @@ import numpy as np
 from tilewright.graph import ops
 from tilewright.graph.dtypes import GraphError
 from tilewright.graph.graph import Tensor
-from tilewright.graph.onnx.context import OPERATORS, Node, Result, operator
+from tilewright.graph.onnx.context import OPERATORS, Node, Result, dtype_name, operator
 
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "Abs": ops.absolute,
@@ -239,11 +239,8 @@ def _einsum(n: Node) -> Result:
 
 @operator("Cast", "CastLike")
 def _cast(n: Node) -> Result:
-    from onnx import helper
-
-    if n.proto.op_type == "CastLike":
-        return ops.cast(n.tensor(0), n.dtype(1))
-    return ops.cast(n.tensor(0), np.dtype(helper.tensor_dtype_to_np_dtype(n.integer("to", 0))).name)
+    like = n.proto.op_type == "CastLike"
+    return ops.cast(n.tensor(0), n.dtype(1) if like else dtype_name(n.integer("to", 0)))
 
 
 @operator("Dropout")

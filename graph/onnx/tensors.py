@@ -10,7 +10,8 @@ import numpy as np
 from tilewright.graph import ops
 from tilewright.graph.dtypes import GraphError
 from tilewright.graph.graph import Tensor
-from tilewright.graph.onnx.context import Node, Result, operator
+from tilewright.graph.onnx.context import Node, Result, dtype_name, operator
+from tilewright.graph.ops.core import axis_number
 
 
 @operator("Shape")
@@ -58,16 +59,19 @@ def _concat(n: Node) -> Result:
 
 @operator("Split")
 def _split(n: Node) -> Result:
-    x, axis = n.tensor(0), n.integer("axis", 0)
+    x = n.tensor(0)
+    axis = axis_number(n.integer("axis", 0), x.rank, "axis")
     sizes = n.axes(1, "split")
     if sizes is None:
         size, parts = x.shape[axis], n.integer("num_outputs", len(n.proto.output))
+        if not 1 <= parts <= size:
+            raise GraphError(f"num_outputs: expected 1..{size}; got {parts}")
         step = -(-size // parts)
         sizes = [step] * (parts - 1) + [size - step * (parts - 1)]
     if 0 not in sizes:
         return ops.split(x, sizes, axis)
     filled = iter(ops.split(x, [z for z in sizes if z], axis))
-    empty = [0 if k == axis % x.rank else d for k, d in enumerate(x.shape)]
+    empty = [0 if k == axis else d for k, d in enumerate(x.shape)]
     return [next(filled) if z else np.zeros(empty, x.dtype) for z in sizes]
 
 
@@ -128,7 +132,10 @@ def _gather_nd(n: Node) -> Result:
 @operator("ScatterND")
 def _scatter_nd(n: Node) -> Result:
     x, indices = n.tensor(0), np.asarray(n.known(1, "indices"))
-    depth = indices.shape[-1]
+    depth = indices.shape[-1] if indices.ndim else 0
+    sizes = np.array(x.shape[:depth])
+    if depth > x.rank or ((indices < -sizes) | (indices >= sizes)).any():
+        raise GraphError(f"indices: expected positions in {x.shape}; got {indices.tolist()}")
     flat: Any = np.arange(x.type.size).reshape(x.shape)
     target = flat[tuple(np.moveaxis(indices, -1, 0))] if depth else flat
     return ops.scatter_constant(x, n.tensor(2), target, n.text("reduction", "none"))
@@ -136,9 +143,14 @@ def _scatter_nd(n: Node) -> Result:
 
 @operator("ScatterElements", "Scatter")
 def _scatter_elements(n: Node) -> Result:
-    x, indices = n.tensor(0), np.asarray(n.known(1, "indices"))
+    x = n.tensor(0)
+    indices: Any = n.known(1, "indices")
     place: list[Any] = list(np.indices(indices.shape))
-    axis = n.integer("axis", 0) % x.rank
+    axis = axis_number(n.integer("axis", 0), x.rank, "axis")
+    size = x.shape[axis]
+    fits = indices.ndim == x.rank and all(a <= b for a, b in zip(indices.shape, x.shape, strict=True))
+    if not fits or ((indices < -size) | (indices >= size)).any():
+        raise GraphError(f"indices: expected positions in {x.shape}; got {indices.tolist()}")
     place[axis] = indices % x.shape[axis]
     flat: Any = np.arange(x.type.size).reshape(x.shape)
     return ops.scatter_constant(x, n.tensor(2), flat[tuple(place)], n.text("reduction", "none"))
@@ -179,8 +191,10 @@ def _top_k(n: Node) -> Result:
 
 @operator("EyeLike")
 def _eye_like(n: Node) -> Result:
+    if len(n.shape(0)) != 2:
+        raise GraphError(f"expected a matrix; got shape {n.shape(0)}")
     rows, columns = n.shape(0)
-    dtype = n.dtype(0) if n.raw("dtype") is None else _dtype_name(n.integer("dtype", 1))
+    dtype = n.dtype(0) if n.raw("dtype") is None else dtype_name(n.integer("dtype", 1))
     return np.eye(rows, columns, n.integer("k", 0)).astype(dtype)
 
 
@@ -190,11 +204,16 @@ def _constant_of_shape(n: Node) -> Result:
 
     value = n.raw("value")
     fill = np.zeros(1, np.float32) if value is None else numpy_helper.to_array(value)
-    return np.full(n.known_ints(0, "shape"), fill.reshape(()), fill.dtype)
+    shape = n.known_ints(0, "shape")
+    if any(d < 0 for d in shape) or fill.size != 1:
+        raise GraphError(f"expected sizes of at least 0 and one value; got {shape} and {fill.size} values")
+    return np.full(shape, fill.reshape(()), fill.dtype)
 
 
 @operator("Range")
 def _range(n: Node) -> Result:
+    if n.known_number(2, "delta") == 0:
+        raise GraphError("delta: expected a number other than 0")
     start, limit, delta = (n.known_number(k, what) for k, what in enumerate(("start", "limit", "delta")))
     return np.asarray(np.arange(start, limit, delta, dtype=n.dtype(0)))
 
@@ -243,7 +262,9 @@ def _resized(
     roi: list[float] | None,
 ) -> Tensor:  # fmt: skip
     policy = n.only("keep_aspect_ratio_policy", "stretch", "not_larger", "not_smaller")
-    old = [x.shape[a] for a in axes]
+    old = [x.shape[axis_number(a, x.rank, "axes")] for a in axes]
+    if roi is not None and len(roi) != 2 * len(axes):
+        raise GraphError(f"roi: expected {2 * len(axes)} numbers; got {roi}")
     linear = replace(s, mode="linear") if s.mode == "bilinear" else s
     if sizes is None:
         if len(scales) != len(axes):
@@ -251,15 +272,11 @@ def _resized(
         return ops.resize(
             x, [int(np.floor(d * f)) for d, f in zip(old, scales, strict=True)], scales, linear, axes, roi
         )
+    if len(sizes) != len(axes):
+        raise GraphError(f"sizes: expected {len(axes)} numbers; got {sizes}")
     if policy != "stretch":
         ratios = [z / d for z, d in zip(sizes, old, strict=True)]
         ratio = min(ratios) if policy == "not_larger" else max(ratios)
         sizes = [int(np.floor(d * ratio + 0.5)) for d in old]
         return ops.resize(x, sizes, [ratio] * len(old), linear, axes, roi)
     return ops.resize(x, sizes, None, linear, axes, roi)
-
-
-def _dtype_name(onnx_type: int) -> str:
-    from onnx import helper
-
-    return str(np.dtype(helper.tensor_dtype_to_np_dtype(onnx_type)).name)

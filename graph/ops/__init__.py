@@ -1,5 +1,4 @@
-"""Operators: functions on tensors, each a few lines that append stages and views to the graph of their
-operands.
+"""Operators: functions on tensors, a few lines each, that append stages and views to their operands' graph.
 
 A user's own operator is written the same way, with :meth:`tilewright.graph.graph.Graph.compute`.
 """
@@ -90,12 +89,14 @@ from tilewright.graph.ops.elementwise import (
     where,
 )
 from tilewright.graph.ops.index import (
+    eye,
     gather,
     gather_elements,
     gather_nd,
     one_hot,
     scatter_constant,
     top_k,
+    trilu,
 )
 from tilewright.graph.ops.linalg import (
     einsum,
@@ -152,7 +153,6 @@ from tilewright.graph.ops.shape import (
     crop,
     depth_to_space,
     expand,
-    eye,
     flatten,
     pad,
     reshape,
@@ -163,7 +163,6 @@ from tilewright.graph.ops.shape import (
     squeeze,
     tile,
     transpose,
-    trilu,
     unsqueeze,
 )
 

@@ -42,10 +42,12 @@ def auto_pads(
 
 
 def per_dimension(given: Sequence[int] | None, rank: int, default: int, what: str) -> list[int]:
-    """One number for each spatial dimension."""
+    """One number for each spatial dimension; with a default of 1, of at least 1."""
     out = [default] * rank if not given else [int(v) for v in given]
     if len(out) != rank:
         raise GraphError(f"{what}: expected {rank} numbers; got {out}")
+    if default == 1 and out and min(out) < 1:
+        raise GraphError(f"{what}: expected numbers of at least 1; got {out}")
     return out
 
 
@@ -78,7 +80,7 @@ def conv(
     xp = pad_spatial(x, per_dimension(pads, 2 * rank, 0, "conv pads"))
     n, c, *size = xp.shape
     oc, cg, *kernel = w.shape
-    if c != cg * group or oc % group:
+    if group < 1 or c != cg * group or oc % group:
         raise GraphError(
             f"conv: expected {cg * group} input channels and outputs divisible by group {group}; "
             f"got input {x.shape} and weight {w.shape}"
@@ -120,7 +122,7 @@ def conv_transpose(
     stay affine.
     """
     rank = x.rank - 2
-    if rank < 1 or w.rank != x.rank or w.shape[0] != x.shape[1] or x.shape[1] % group:
+    if rank < 1 or w.rank != x.rank or w.shape[0] != x.shape[1] or group < 1 or x.shape[1] % group:
         raise GraphError(
             "conv_transpose: expected a weight of (channels, outputs, kernel...), channels divisible "
             f"by group {group}; got input {x.shape} and weight {w.shape}"

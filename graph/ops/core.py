@@ -87,9 +87,11 @@ def reduction(
 
 def axis_number(axis: int, rank: int, what: str) -> int:
     """``axis`` counted from the front; negative axes count from the back."""
-    if not -rank <= axis < max(rank, 1):
+    if not rank:
+        raise GraphError(f"{what}: expected a tensor with dimensions; got a scalar and axis {axis}")
+    if not -rank <= axis < rank:
         raise GraphError(f"{what}: expected an axis of -{rank}..{rank - 1}; got {axis}")
-    return axis % rank if rank else 0
+    return axis % rank
 
 
 def axis_numbers(axes: Sequence[int], rank: int, what: str) -> tuple[int, ...]:

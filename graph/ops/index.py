@@ -1,4 +1,4 @@
-"""Operators that read at positions held in a tensor."""
+"""Operators that read at positions held in a tensor, or whose values follow from positions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.graph.dtypes import GraphError
 from tilewright.graph.expr import Const, Expr, Load, cast, const, index, maximum, minimum, select
-from tilewright.graph.graph import Tensor
+from tilewright.graph.graph import Graph, Tensor
 from tilewright.graph.ops.core import affine_or_table, axis_number, read, reduction, replace_at, table
 
 
@@ -132,6 +132,24 @@ def one_hot(indices: Tensor, depth: int, off: Tensor, on: Tensor, axis: int = -1
         return select(at.eq(i[axis]), read(on, (), ()), read(off, (), ()))
 
     return indices.graph.compute(shape, cell, name="one_hot")
+
+
+def trilu(x: Tensor, upper: bool = True, k: int = 0) -> Tensor:
+    """The upper (or lower) triangle of the last two dimensions, the rest 0."""
+    if x.rank < 2:
+        raise GraphError(f"trilu: expected a tensor of rank 2 or more; got {x.shape}")
+
+    def cell(*i: Expr) -> Expr:
+        row, column = i[-2], i[-1]
+        keep = (row + k).le(column) if upper else column.le(row + k)
+        return select(keep, x.at(i), const(0, x.dtype))
+
+    return x.graph.compute(x.shape, cell, name="trilu")
+
+
+def eye(graph: Graph, rows: int, columns: int, k: int = 0, dtype: str = "float32") -> Tensor:
+    """1 on diagonal ``k``, else 0."""
+    return graph.compute((rows, columns), lambda r, c: cast((r + k).eq(c), dtype), name="eye")
 
 
 def top_k(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:

@@ -87,7 +87,7 @@ def group_norm(
     """Normalise over groups of channels; scale and bias belong to channels, or to groups with
     ``per_group``."""
     n, c, *spatial = x.shape
-    if c % groups:
+    if groups < 1 or c % groups:
         raise GraphError(f"group_norm: expected channels divisible by {groups}; got {c}")
     parts = x.graph.view(x, (n, groups, c // groups, prod(spatial)))
     mean, inverse = moments(parts, (2, 3), epsilon)

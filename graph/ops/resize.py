@@ -144,6 +144,10 @@ def resize(
     over = [axis_number(a, x.rank, "resize") for a in (range(x.rank) if axes is None else axes)]
     if len(sizes) != len(over):
         raise GraphError(f"resize: expected {len(over)} sizes; got {list(sizes)}")
+    if any(n < 1 for n in sizes) or any(f <= 0 for f in scales or ()):
+        raise GraphError(
+            f"resize: expected sizes of at least 1 and positive scales; got {list(sizes)}, {scales}"
+        )
     if s.mode == "nearest" and s.coordinates != "tf_crop_and_resize":
         return _resize_nearest(x, over, sizes, scales, s)
     for k, (axis, n_out) in enumerate(zip(over, sizes, strict=True)):

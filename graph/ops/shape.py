@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import prod
 
 from tilewright.graph.dtypes import GraphError
-from tilewright.graph.expr import Expr, all_of, cast, const, index, select
-from tilewright.graph.graph import Graph, Tensor
+from tilewright.graph.expr import Expr, all_of, const, index, select
+from tilewright.graph.graph import Tensor
 from tilewright.graph.ops.core import (
     Operand,
     axis_number,
@@ -251,10 +251,18 @@ def tile(x: Tensor, repeats: Sequence[int]) -> Tensor:
     return x.graph.view(y, [r * d for r, d in pairs])
 
 
+def _image(x: Tensor, block: int, what: str) -> tuple[int, ...]:
+    if x.rank != 4 or block < 1:
+        raise GraphError(
+            f"{what}: expected (n, c, h, w) and a block of at least 1; got {x.shape} and {block}"
+        )
+    return x.shape
+
+
 def depth_to_space(x: Tensor, block: int, column_first: bool = False) -> Tensor:
     """Move channels of (n, c, h, w) into ``block`` x ``block`` patches; ``column_first`` is ONNX's CRD
     order."""
-    n, c, h, w = x.shape
+    n, c, h, w = _image(x, block, "depth_to_space")
     if c % (block * block):
         raise GraphError(f"depth_to_space: expected channels divisible by {block * block}; got {c}")
     out = c // (block * block)
@@ -268,25 +276,9 @@ def depth_to_space(x: Tensor, block: int, column_first: bool = False) -> Tensor:
 def space_to_depth(x: Tensor, block: int, column_first: bool = False) -> Tensor:
     """Move ``block`` x ``block`` patches of (n, c, h, w) into channels; ``column_first`` is ONNX's CRD
     order."""
-    n, c, h, w = x.shape
+    n, c, h, w = _image(x, block, "space_to_depth")
     if h % block or w % block:
         raise GraphError(f"space_to_depth: expected height and width divisible by {block}; got {h} x {w}")
     parts = x.graph.view(x, (n, c, h // block, block, w // block, block))
     y = transpose(parts, (0, 1, 3, 5, 2, 4) if column_first else (0, 3, 5, 1, 2, 4))
     return x.graph.view(y, (n, c * block * block, h // block, w // block))
-
-
-def trilu(x: Tensor, upper: bool = True, k: int = 0) -> Tensor:
-    """The upper (or lower) triangle of the last two dimensions, the rest 0."""
-
-    def cell(*i: Expr) -> Expr:
-        row, column = i[-2], i[-1]
-        keep = (row + k).le(column) if upper else column.le(row + k)
-        return select(keep, x.at(i), const(0, x.dtype))
-
-    return x.graph.compute(x.shape, cell, name="trilu")
-
-
-def eye(graph: Graph, rows: int, columns: int, k: int = 0, dtype: str = "float32") -> Tensor:
-    """1 on diagonal ``k``, else 0."""
-    return graph.compute((rows, columns), lambda r, c: cast((r + k).eq(c), dtype), name="eye")

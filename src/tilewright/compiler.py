@@ -21,7 +21,7 @@ from tilewright.schedules.lower import module
 from tilewright.schedules.steps import Schedule, ScheduleError, parse
 from tilewright.schedules.target import Target
 from tilewright.search_space.fusion import Group, fuse
-from tilewright.search_space.space import default_schedule
+from tilewright.tasks import default_for
 
 log = logging.getLogger("tilewright")
 
@@ -73,7 +73,7 @@ def _choose(groups: list[Group], target: Target, lookup: Lookup | None, on_miss:
         found: Choice | str = lookup(w) if lookup is not None else "no records were asked for"
         if isinstance(found, str):
             misses.append(f"{g.origin} ({w.describe()}): {found}")
-            found = Choice(default_schedule(w, target), "default", found)
+            found = Choice(default_for(w, target).schedule, "default", found)
         out[w.hash] = found
     if misses and on_miss == "error":
         raise MissError(f"{len(misses)} of {len(out)} workloads have no record:\n  " + "\n  ".join(misses))
@@ -93,7 +93,7 @@ def _build(workload: Workload, chosen: dict[str, Choice], target: Target, name: 
         if choice.source == "default":
             raise
         log.warning("the record of %s does not apply any more (%s); using the default schedule", workload.describe(), error)
-        chosen[workload.hash] = Choice(default_schedule(workload, target), "default", f"its record does not apply: {error}")
+        chosen[workload.hash] = Choice(default_for(workload, target).schedule, "default", f"its record does not apply: {error}")
         return build(workload, chosen[workload.hash].schedule, target, name)
 
 

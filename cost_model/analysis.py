@@ -1,0 +1,270 @@
+"""What the candidates of a sketch do to a core: cycles by cause and bytes by cache level, on arrays of candidates.
+
+Features and the prior read one :class:`Analysis`, so nothing is computed twice. Each stage is looked at on its own, in two parts:
+
+- *the innermost tile* (:mod:`tilewright.cost_model.tile`): what the straight-line code inside the loops costs;
+- *the loops around it*: working sets at every depth. Of the cache levels, each keeps the outermost depth whose working set fits;
+  what is outside that depth fetches the footprint again, except that a loop that does not index a tensor finds it there.
+
+All of it is an approximation whose job is to *order* candidates; the learned model corrects what is systematically wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.cost_model.tile import TileCost, tile_cost
+from tilewright.schedules.phases import Phase
+from tilewright.schedules.target import Target
+from tilewright.search_space.access import Access
+from tilewright.search_space.model import PhaseModel, StageModel, model
+from tilewright.search_space.sketch import Sketch
+
+Floats = NDArray[np.float64]
+
+WAYS = 8
+"""Associativity assumed of the first two cache levels."""
+FITS = 0.75
+"""Share of a cache that a working set may take."""
+PAGE = 4096
+CHUNK = 8192
+"""Candidates looked at together: their arrays stay in the caches."""
+LEVELS = 3
+"""L1, L2, and the last level (L3 where there is one)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """One stage: its model, its innermost tile, and what its loops move."""
+
+    model: StageModel
+    tile: TileCost
+    traffic: tuple[Floats, ...]
+    """Bytes fetched into L1, into L2 and into the last level."""
+    scattered: tuple[Floats, ...]
+    """The part of them that is fetched in lines used only in part, which no prefetcher foresees."""
+    working_set: tuple[Floats, ...]
+    """Bytes of the innermost loop's data, of the loop around it, and of everything."""
+    pages: Floats
+    """Pages touched by the two innermost loops."""
+    conflict: Floats
+    """By how much power-of-two strides inflate what the two innermost loops take of L1 (at least 1)."""
+    line_use: Floats
+    """Used share of the cache lines touched by the two innermost loops."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseCost:
+    """One phase: stages, and the share of the work that the busiest thread has."""
+
+    model: PhaseModel
+    stages: tuple[StageCost, ...]
+    share: Floats
+    threads: int
+    """Threads that the phase can use at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """All phases of ``n`` candidates of one sketch."""
+
+    sketch: Sketch
+    n: int
+    phases: tuple[PhaseCost, ...]
+
+    @property
+    def target(self) -> Target:
+        """The machine the sketch is for."""
+        return self.sketch.target
+
+    def main(self) -> StageCost:
+        """The stage with most work."""
+        return max((s for p in self.phases for s in p.stages), key=lambda s: s.model.points * (s.model.arithmetic + s.model.maths))
+
+
+def analyse(sketch: Sketch, rows: NDArray[np.int64], structure: list[Phase] | None = None) -> Analysis:
+    """Analyse candidates ``rows`` (N, P) of a sketch."""
+    n = len(rows)
+    return Analysis(sketch, n, tuple(_phase(p, sketch.target, n) for p in model(sketch, rows, structure)))
+
+
+def analyses(sketch: Sketch, rows: NDArray[np.int64]) -> Iterator[tuple[slice, Analysis]]:
+    """Analyse any number of candidates, ``CHUNK`` at a time."""
+    structure = sketch.structure()
+    for start in range(0, len(rows), CHUNK):
+        part = slice(start, min(start + CHUNK, len(rows)))
+        yield part, analyse(sketch, rows[part], structure)
+
+
+def capacities(target: Target) -> tuple[float, float, float]:
+    """Bytes that fit each cache level; a level a machine does not have is as large as the one before it."""
+    l1 = float(target.l1d_bytes)
+    l2 = float(target.l2_bytes) or l1
+    return l1, l2, float(target.l3_bytes) or l2
+
+
+def _phase(phase: PhaseModel, target: Target, n: int) -> PhaseCost:
+    leader = phase.stages[-1]
+    loops = [lp for lp in leader.loops if lp.kind == "parallel"]
+    work: Any = 1.0
+    for lp in loops:
+        work = work * lp.trips
+    threads = target.threads if loops else 1
+    share = np.minimum(np.ceil(phase.parallel / threads) / np.maximum(work, 1e-9), 1.0)
+    shared = np.full(n, 1.0) if threads == 1 else np.broadcast_to(share, (n,)).astype(np.float64)
+    stages: list[StageCost] = []
+    seen: dict[str, int] = {}
+    for s in phase.stages:
+        depth = phase.position.get(s.name, 0)
+        again = {a.tensor for a in s.accesses if a.tensor in seen and not a.store}
+        stages.append(_stage(s, target, n, again, min([depth, *(seen[t] for t in again)])))
+        for a in s.accesses:
+            seen.setdefault(a.tensor, depth)
+    return PhaseCost(phase, tuple(stages), shared, threads)
+
+
+def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int) -> StageCost:
+    """``again``: tensors that an earlier stage of the phase has just read in the same ``depth`` outer loops."""
+    dynamic = [lp for lp in s.loops if lp.kind in ("serial", "parallel")]
+    spans = _spans(s)
+    feet = [[_foot(a, span, target) for span in spans] for a in s.accesses]
+    deep = len(dynamic)
+    outside: list[Any] = [1.0]
+    for lp in dynamic:
+        outside.append(outside[-1] * lp.trips)
+    zero = np.zeros(n)
+    moved: list[Floats] = []
+    scattered: list[Floats] = []
+    sets: list[Floats] = []
+    for level, limit in enumerate(capacities(target)):
+        used = [sum((f[d].occupied[level] for f in feet), zero) for d in range(deep + 1)]
+        fits = [u <= FITS * limit for u in used]
+        total, sparse = zero, zero
+        for a, f in zip(s.accesses, feet, strict=True):
+            times = _times(a, again, fits, depth)
+            if level == LEVELS - 1:  # what fits the last level is still there from the last run or from the kernel before
+                times = times * np.where(fits[0], 0.0, 1.0)
+            bytes_, part = _traffic(f, fits, outside, _touches(a, s, spans[-1]) * target.line_bytes)
+            total, sparse = total + bytes_ * times, sparse + part * times
+        moved.append(total)
+        scattered.append(sparse)
+        sets = sets or used
+    near = max(deep - 2, 0)
+    lines = sum((f[near].moved for f in feet), zero)
+    return StageCost(
+        s,
+        tile_cost(s, target, n),
+        tuple(moved),
+        tuple(scattered),
+        (sets[max(deep - 1, 0)], sets[near], sets[0]),
+        sum((f[near].pages for f in feet), zero),
+        np.maximum(sets[near], 1.0) / np.maximum(lines, 1.0),
+        np.minimum(sum((f[near].used for f in feet), zero) / np.maximum(lines, 1.0), 1.0) if feet else np.ones(n),
+    )
+
+
+def _times(a: Access, again: set[str], fits: list[NDArray[np.bool_]], depth: int) -> Any:
+    """A store fetches its line and writes it back; what was just read is still there if it fits."""
+    if a.store:
+        return 2.0
+    if a.tensor not in again:
+        return 1.0
+    return np.where(fits[min(depth, len(fits) - 1)], 0.0, 1.0)
+
+
+def _touches(a: Access, s: StageModel, span: Mapping[str, Any]) -> Any:
+    """Memory operations of an access in the innermost tile that go to different places, where it is walked lane by lane."""
+    if a.packed or s.vector is None or a.stride(s.vector) in (0, 1):
+        return 0.0
+    out: Any = 1.0
+    for axis in a.axes():
+        out = out * span.get(axis, 1.0)
+    return out
+
+
+def _spans(s: StageModel) -> list[Mapping[str, Any]]:
+    """Values each axis covers inside the first ``d`` loops that stay loops, for d = 0 (everything) to all of them."""
+    span: dict[str, Any] = {}
+    for lp in s.loops:
+        if lp.kind not in ("serial", "parallel"):
+            span[lp.axis] = span.get(lp.axis, 1.0) * lp.trips
+    out: list[Mapping[str, Any]] = [dict(span)]
+    for lp in reversed(s.loops):
+        if lp.kind in ("serial", "parallel"):
+            span[lp.axis] = span.get(lp.axis, 1.0) * lp.trips
+            out.append(dict(span))
+    return out[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Foot:
+    """Footprint of one access in bytes: whole lines, what they occupy of each cache level, and what is used of them."""
+
+    moved: Any
+    occupied: tuple[Any, Any, Any]
+    used: Any
+    pages: Any
+
+
+def _foot(a: Access, span: Mapping[str, Any], target: Target) -> _Foot:
+    line = target.line_bytes
+    used = a.footprint(span) * a.nbytes
+    if a.packed or not a.dims:
+        return _Foot(used, (used, used, used), used, np.maximum(used / PAGE, 1.0))
+    moved = a.lines(span, line) * line
+    if len(a.dims) < 2:
+        return _Foot(moved, (moved, moved, moved), used, np.maximum(used / PAGE, 1.0))
+    rows: Any = 1.0
+    pages: Any = 1.0
+    steps: list[float] = []
+    stride = float(a.nbytes)
+    for k in range(len(a.dims) - 1, -1, -1):
+        size, terms = a.dims[k]
+        if terms and k < len(a.dims) - 1:
+            extent: Any = 1.0
+            for axis, c in terms:
+                extent = extent + abs(c) * (span.get(axis, 1.0) - 1.0)
+            extent = np.minimum(extent, size)
+            rows = rows * extent
+            pages = pages * (extent if stride >= PAGE else np.maximum(extent * stride / PAGE, 1.0))
+            steps.append(stride * (terms[0][1] if len(terms) == 1 else 1) / line)
+        stride *= size
+    first = moved * _crowding(steps, rows, moved / line, target.l1d_bytes // (line * WAYS))
+    second = moved * _crowding(steps, rows, moved / line, target.l2_bytes // (line * WAYS))
+    return _Foot(moved, (first, second, moved), used, pages)
+
+
+def _crowding(steps: list[float], rows: Any, lines: Any, sets: int) -> Any:
+    """By how much rows that start ``steps`` lines apart crowd into few sets of a cache: 1 if they spread evenly."""
+    crowd = 1.0
+    for step in steps:
+        if step >= 1 and step == int(step):
+            crowd *= math.gcd(int(step), max(sets, 1))
+    if crowd <= 1.0:
+        return 1.0
+    width = np.maximum(lines / np.maximum(rows, 1.0), 1.0)
+    return np.where(rows > WAYS, np.maximum(min(crowd, sets) / np.minimum(width, sets), 1.0), 1.0)
+
+
+def _traffic(feet: list[_Foot], fits: list[NDArray[np.bool_]], outside: list[Any], touched: Any) -> tuple[Any, Any]:
+    """Bytes fetched, and those of lines used in part: the footprint one loop further out than what fits, once for each
+    iteration of the loops outside that.
+
+    ``fits[d]`` tells whether everything inside the first ``d`` loops fits. Where not even the innermost tile does, each of its
+    memory operations fetches a line of its own.
+    """
+    deep = len(feet) - 1
+    waste = [1.0 - np.minimum(f.used / np.maximum(f.moved, 1.0), 1.0) for f in feet]
+    out = np.maximum(feet[deep].moved, touched) * outside[deep]
+    part = out * waste[deep]
+    for d in range(deep, 0, -1):
+        bytes_ = feet[d - 1].moved * outside[d - 1]
+        out = np.where(fits[d], np.minimum(bytes_, out), out)
+        part = np.where(fits[d], np.minimum(bytes_ * waste[d], part), part)
+    return np.where(fits[0], feet[0].moved, out), np.where(fits[0], 0.0, part)

@@ -1,0 +1,85 @@
+"""The analytic prior: how long a candidate would take, before anything was measured.
+
+A roofline over one core's units and the cache levels, for each stage; stages and phases add up. It is made to order candidates.
+Its unit is nanoseconds at an assumed clock; the learned model finds the factor of the machine at hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.cost_model.analysis import Analysis, StageCost, analyses
+from tilewright.search_space.sketch import Sketch
+
+Floats = NDArray[np.float64]
+
+CLOCK_GHZ = 3.0
+BYTES_PER_CYCLE = (40.0, 24.0, 6.0)
+"""What one core gets from L2, from L3 and from memory where it reads on and on."""
+SCATTERED = (13.0, 4.5, 3.0)
+"""The same where only parts of lines are used, here and there."""
+OVERLAP = 0.7
+"""Share of a transfer that hides behind what takes longest."""
+REGION_NS = 2000.0
+"""Starting and joining a parallel region."""
+PHASE_NS = 50.0
+PIECE_CYCLES = 30.0
+"""Finding the loop indices of one iteration of the fused parallel loops."""
+PACK_CYCLES_PER_BYTE = (1 / 12.0, 1 / 3.0)
+"""Copying a factor in order, and out of order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Nanoseconds by cause; they add up to ``total``."""
+
+    compute: Floats
+    memory: Floats
+    parallel: Floats
+    packing: Floats
+
+    @property
+    def total(self) -> Floats:
+        """The prior."""
+        return self.compute + self.memory + self.parallel + self.packing
+
+
+def prior_ns(sketch: Sketch, rows: NDArray[np.int64]) -> Floats:
+    """Estimated nanoseconds of candidates ``rows`` (N, P) of a sketch: positive and finite."""
+    out = np.empty(len(rows))
+    for part, a in analyses(sketch, rows):
+        out[part] = estimate(a).total
+    return out
+
+
+def estimate(a: Analysis) -> Estimate:
+    """The prior of analysed candidates, by cause."""
+    zero = np.zeros(a.n)
+    compute, memory, parallel, packing = zero, zero, zero, zero
+    for p in a.phases:
+        for s in p.stages:
+            cycles = s.tile.cycles
+            moved = transfer_cycles(s)
+            slowest = np.maximum(cycles, np.max(moved, axis=0))
+            both = slowest + (1.0 - OVERLAP) * (cycles + np.sum(moved, axis=0) - slowest)
+            compute = compute + cycles * p.share / CLOCK_GHZ
+            memory = memory + (both - cycles) * p.share / CLOCK_GHZ
+        regions = float(p.threads > 1)
+        pieces = p.model.parallel * p.share * PIECE_CYCLES / CLOCK_GHZ
+        parallel = parallel + np.where(p.model.parallel > 1, REGION_NS * regions, 0.0) + PHASE_NS + pieces
+        ordered, strided = p.model.pack_bytes - p.model.pack_strided, p.model.pack_strided
+        cycles_packing = ordered * PACK_CYCLES_PER_BYTE[0] + strided * PACK_CYCLES_PER_BYTE[1]
+        regions = REGION_NS * p.model.packs if a.target.threads > 1 else 0.0
+        packing = packing + cycles_packing / CLOCK_GHZ / a.target.threads + regions
+    return Estimate(compute, memory, parallel, packing)
+
+
+def transfer_cycles(s: StageCost) -> list[Floats]:
+    """Cycles in which the bytes of each level would pass."""
+    out = []
+    for moved, scattered, fast, slow in zip(s.traffic, s.scattered, BYTES_PER_CYCLE, SCATTERED, strict=True):
+        out.append(moved / fast + scattered * (1 / slow - 1 / fast))
+    return out

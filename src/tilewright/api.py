@@ -1,0 +1,75 @@
+"""The front door in Python: load a model, tune it, compile it from the store's records.
+
+    graph = tilewright.load("model.onnx", shapes={"x": (1, 3, 224, 224)})
+    with tilewright.Store() as store:
+        tilewright.tune(graph, tilewright.Target.host(), store, tilewright.Budget(seconds=60))
+        model = tilewright.compile(graph, tilewright.Target.host(), store)
+    outputs = model(array)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from tilewright.compiler import Choice, Lookup, compile_graph, parse_choice
+from tilewright.graph.graph import Graph
+from tilewright.graph.workload import Workload
+from tilewright.measure import Policy
+from tilewright.runtime import Executable
+from tilewright.runtime import load as load_compiled
+from tilewright.schedules.kernel import build
+from tilewright.schedules.steps import ScheduleError, parse
+from tilewright.schedules.target import Target
+from tilewright.tuning_logs import Miss, Store
+
+
+def load(model: str | os.PathLike[str] | Graph, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
+    """A graph from an ONNX file (needs the ``onnx`` extra); a graph is returned as it is. ``shapes`` binds dynamic dimensions.
+
+    Raises UnsupportedError naming every unsupported node, ImportFailure for a file that cannot be read, GraphError for a wrong
+    shape binding.
+    """
+    if isinstance(model, Graph):
+        return model
+    from tilewright.graph.onnx.importer import import_onnx
+
+    return import_onnx(model, None if shapes is None else {k: tuple(v) for k, v in shapes.items()})
+
+
+def records_lookup(store: Store, target: Target, policy: Policy | None = None) -> Lookup:
+    """Look up workloads in a store: the exact record, else the default schedule with the reason for the miss."""
+    identity = (policy or Policy()).identity()
+    fingerprint = target.fingerprint()
+
+    def lookup(workload: Workload) -> Choice | str:
+        found = store.best(workload.hash, fingerprint, identity, family=workload.family, workload=workload.text)
+        if isinstance(found, Miss):
+            return str(found)
+        try:
+            build(workload, parse(found.record.schedule), target)
+        except ScheduleError as error:
+            return f"its record does not apply to this version: {error}"
+        why = f"{found.time_ns / 1e3:.1f} us, run {found.record.run_id[:8]}, trial {found.record.trial}"
+        return parse_choice(found.record.schedule, "record", why)
+
+    return lookup
+
+
+def compile(  # noqa: A001 - the name of the operation, as re.compile and torch.compile
+    model: str | os.PathLike[str] | Graph,
+    target: Target | None = None,
+    store: Store | None = None,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    on_miss: str = "fallback",
+    policy: Policy | None = None,
+) -> Executable:
+    """Compile a model with the best records of ``store``; workloads without one get their default schedule (``on_miss`` is
+    ``fallback``, ``warn`` or ``error``). Never measures."""
+    target = target or Target.host()
+    lookup = None if store is None else records_lookup(store, target, policy)
+    return compile_graph(load(model, shapes), target, lookup, on_miss)
+
+
+__all__ = ["compile", "load", "load_compiled", "records_lookup"]

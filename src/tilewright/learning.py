@@ -1,0 +1,69 @@
+"""What the tuner has learned so far on this target: rows of features and times of every measured candidate, and a ranker that is
+refitted between measurements (never while the device is timing)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.cost_model import AbstractRanker, Dataset, default_ranker
+from tilewright.cost_model.features import FEATURES, features
+from tilewright.cost_model.prior import prior_ns
+from tilewright.search_space.sketch import Ints, Sketch
+from tilewright.search_space.strategies import Candidate
+
+REFIT_AFTER = 24
+"""New rows before a refit, at least; later a tenth of what is there."""
+
+
+class Learner:
+    """One per target and run."""
+
+    def __init__(self, seed: int = 0, ranker: AbstractRanker | None = None) -> None:
+        self._ranker = ranker or default_ranker(seed=seed)
+        self._x: list[NDArray[np.float32]] = []
+        self._prior: list[float] = []
+        self._time: list[float] = []
+        self._group: list[str] = []
+        self._fitted = 0
+        self.fits = 0
+
+    @property
+    def rows(self) -> int:
+        """Measured candidates known."""
+        return len(self._time)
+
+    def add(self, candidate: Candidate, workload_hash: str, time_ns: float) -> None:
+        """A measured time; infinity for a failure."""
+        row = np.asarray([candidate.values], dtype=np.int64).reshape(1, len(candidate.values))
+        self._x.append(features(candidate.sketch, row))
+        self._prior.append(float(prior_ns(candidate.sketch, row)[0]))
+        self._time.append(time_ns)
+        self._group.append(workload_hash)
+
+    def refit(self, force: bool = False) -> bool:
+        """Fit again if enough is new."""
+        fresh = len(self._time) - self._fitted
+        if not self._time or fresh == 0 or (not force and fresh < max(REFIT_AFTER, self._fitted // 10)):
+            return False
+        self._ranker = self._ranker.fit(self.dataset())
+        self._fitted = len(self._time)
+        self.fits += 1
+        return True
+
+    def dataset(self) -> Dataset:
+        """Everything learned, as arrays."""
+        return Dataset(
+            np.concatenate(self._x),
+            np.asarray(self._prior),
+            np.asarray(self._time),
+            np.asarray(self._group),
+            FEATURES.digest,
+        )
+
+    def predict_ns(self, sketch: Sketch, rows: Ints) -> NDArray[np.float64]:
+        """Predicted nanoseconds."""
+        prior = prior_ns(sketch, rows)
+        if not self.fits:
+            return prior
+        return self._ranker.predict_ns(features(sketch, rows), prior)

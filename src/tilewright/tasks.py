@@ -1,0 +1,51 @@
+"""Tasks: what a model asks to be tuned. One for each distinct workload, with the number of times the model runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.cost_model.prior import prior_ns
+from tilewright.graph.graph import Graph
+from tilewright.graph.workload import Workload
+from tilewright.schedules.target import Target
+from tilewright.search_space.fusion import fuse
+from tilewright.search_space.space import Space, space
+from tilewright.search_space.strategies import Candidate, preferred
+
+
+@dataclass(frozen=True)
+class Task:
+    """A workload and its ``weight`` (how often the model runs it); ``origin`` is a name for people."""
+
+    workload: Workload
+    weight: int
+    origin: str
+
+
+def extract(graph: Graph, target: Target) -> list[Task]:
+    """The tasks of a model, in order of first use."""
+    counts: dict[str, int] = {}
+    first: dict[str, tuple[Workload, str]] = {}
+    for g in fuse(graph, target):
+        counts[g.workload.hash] = counts.get(g.workload.hash, 0) + 1
+        first.setdefault(g.workload.hash, (g.workload, g.origin))
+    return [Task(w, counts[h], origin) for h, (w, origin) in first.items()]
+
+
+def default_candidate(of: Space) -> Candidate:
+    """Candidate 0 of a space, and what an untuned compile uses: of the preferred candidates of all sketches, the one that the
+    analytic prior thinks fastest. Needs no measurement and no model."""
+    candidates = preferred(of)
+    if len(candidates) == 1:
+        return candidates[0]
+    times = [
+        float(prior_ns(c.sketch, np.asarray([c.values], dtype=np.int64).reshape(1, len(c.values)))[0]) for c in candidates
+    ]
+    return candidates[int(np.argmin(times))]
+
+
+def default_for(workload: Workload, target: Target) -> Candidate:
+    """The default candidate of a workload."""
+    return default_candidate(space(workload, target))

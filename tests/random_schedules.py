@@ -1,0 +1,203 @@
+"""Random schedules for the property tests: legal points of the space, and steps composed with no regard to any sketch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from helpers import host
+from tilewright.graph.workload import Workload
+from tilewright.schedules.apply import product_factors
+from tilewright.schedules.phases import ACC, Phase, PStage, phases
+from tilewright.schedules.steps import (
+    At,
+    Inline,
+    Order,
+    Pack,
+    Parallel,
+    Schedule,
+    ScheduleError,
+    Split,
+    Spread,
+    Step,
+    Stream,
+    Unroll,
+    Vectorize,
+)
+from tilewright.search_space.sketch import enumerate_points
+from tilewright.search_space.space import space
+
+FACTORS = (1, 2, 2, 3, 4, 4, 5, 8)
+
+
+def point(workload: Workload, rng: np.random.Generator, threads: int) -> tuple[str, Schedule]:
+    """A random legal point of a random sketch, and the sketch's name."""
+    sketches = space(workload, host(threads)).sketches
+    sketch = sketches[int(rng.integers(len(sketches)))]
+    rows = enumerate_points(sketch, 20_000).rows
+    row = sketch.row(rows[int(rng.integers(len(rows)))]) if len(rows) else dict(sketch.preferred)
+    return sketch.name, sketch.schedule(row)
+
+
+class _Composer:
+    def __init__(self, workload: Workload, rng: np.random.Generator) -> None:
+        self.workload = workload
+        self.rng = rng
+        self.sizes: dict[str, tuple[int, ...]] = {}
+
+    def chance(self, p: float) -> bool:
+        return bool(self.rng.random() < p)
+
+    def pick(self, *choices: Any) -> Any:
+        return choices[int(self.rng.integers(len(choices)))]
+
+    def shuffle(self, names: list[str]) -> list[str]:
+        """A random order in which the levels of an axis stay outer to inner."""
+        pools: dict[str, list[str]] = {}
+        for n in names:
+            pools.setdefault(n.rsplit(".", 1)[0], []).append(n)
+        out: list[str] = []
+        order = [n.rsplit(".", 1)[0] for n in names]
+        for axis in [order[int(k)] for k in self.rng.permutation(len(order))]:
+            out.append(pools[axis].pop(0))
+        return out
+
+    def split(self, stage: PStage, axis: str, keep: tuple[int, ...] = ()) -> Split | None:
+        levels = int(self.pick(0, 1, 1, 1, 2, 2, 3))
+        sizes: list[int] = []
+        size = 1
+        for _ in range(levels):
+            size *= int(self.pick(*FACTORS))
+            sizes.insert(0, size)
+        if keep:
+            below = [s for s in sizes if keep[-1] % s == 0]
+            sizes = [*keep, *below]
+        return Split(stage.name, axis, tuple(sizes)) if sizes else None
+
+    def kinds(self, stage: PStage, order: list[str], reduced: set[str], parallel: int) -> list[Step]:
+        """Vector, unrolled and spread loops, mostly inner ones."""
+        steps: list[Step] = []
+        free = order[parallel:]
+        if free and self.chance(0.7):
+            loop = free[-1] if self.chance(0.7) else self.pick(*free)
+            steps.append(Vectorize(stage.name, loop))
+            free = [n for n in free if n != loop]
+        for loop in reversed(free[-3:]):
+            if not self.chance(0.4):
+                continue
+            steps.append(Unroll(stage.name, loop))
+            if loop.rsplit(".", 1)[0] in reduced and self.chance(0.5):
+                steps.append(Spread(stage.name, loop))
+        return steps
+
+    def leader(self, stage: PStage) -> tuple[list[Step], list[str]]:
+        steps: list[Step] = []
+        for a, _ in stage.axes:
+            s = self.split(stage, a)
+            self.sizes[a] = s.sizes if s else ()
+            if s:
+                steps.append(s)
+        order = [f"{a}.{k}" for a, _ in stage.axes for k in range(len(self.sizes[a]) + 1)]
+        if self.chance(0.6):
+            order = self.shuffle(order)
+            steps.append(Order(stage.name, tuple(order)))
+        count = int(self.rng.integers(0, len(order) + 1)) if self.chance(0.4) else 0
+        if count:
+            steps.append(Parallel(stage.name, min(count, int(self.pick(1, 2, 3)))))
+        steps += self.kinds(stage, order, set(), count)
+        if self.chance(0.15):
+            steps.append(Stream(stage.name))
+        return steps, order
+
+    def producer(self, stage: PStage, leader: PStage, outside: list[str]) -> list[Step]:
+        steps: list[Step] = []
+        sizes: dict[str, tuple[int, ...]] = {}
+        first = {a: sum(n.rsplit(".", 1)[0] == a for n in outside) for a, _ in leader.axes}
+        spatial = {a for a, _ in stage.axes}
+        for a, _ in stage.axes + stage.reduce:
+            inherited = self.sizes.get(a, ()) if a in spatial else ()
+            sizes[a] = inherited
+            if a in spatial and not self.chance(0.2):
+                continue
+            keep = inherited[: first.get(a, 0)] if a in spatial else ()
+            s = self.split(stage, a, keep)
+            if s:
+                sizes[a] = s.sizes
+                steps.append(s)
+        order = [
+            f"{a}.{k}"
+            for a, _ in stage.axes + stage.reduce
+            for k in range(first.get(a, 0) if a in spatial else 0, len(sizes[a]) + 1)
+        ]
+        if self.chance(0.6):
+            order = self.shuffle(order)
+            steps.append(Order(stage.name, tuple(order)))
+        if self.chance(0.7):
+            steps += self.kinds(stage, order, {a for a, _ in stage.reduce}, 0)
+        factors = product_factors(stage.body)
+        for k in range(len(factors)):
+            if stage.reducer == "sum" and len(factors) > 1 and self.chance(0.3):
+                steps.append(self.pack(stage, k, factors[k], order, sizes))
+        return steps
+
+    def pack(
+        self, stage: PStage, k: int, factor: Any, order: list[str], sizes: dict[str, tuple[int, ...]]
+    ) -> Pack:
+        from tilewright.graph.expr import variables
+
+        used = variables(factor)
+        if self.chance(0.6) or not order:
+            loops = [f"{a}.{n}" for a in stage.extents if a in used for n in range(len(sizes[a]) + 1)]
+            return Pack(stage.name, k, "root", tuple(self.shuffle(loops)))
+        at = int(self.rng.integers(len(order)))
+        inside = [n for n in order[at + 1 :] if n.rsplit(".", 1)[0] in used]
+        return Pack(stage.name, k, order[at], tuple(self.shuffle(inside)))
+
+    def phase(self, phase: Phase, ats: dict[str, str]) -> list[Step]:
+        leader = phase.leader
+        own, order = self.leader(leader)
+        steps = list(own)
+        least = 0
+        for stage in phase.stages[:-1]:
+            # attached no further out than the one before it
+            places = ["root", *order]
+            loop = "tile" if self.chance(0.5) else places[int(self.rng.integers(least, len(places)))]
+            if loop != "tile":
+                least = places.index(loop)
+                if stage.name in ats or stage.name.endswith(ACC):
+                    ats[stage.name] = loop
+            static = {s.loop for s in own if isinstance(s, (Vectorize, Unroll))}
+            dynamic = [i for i, n in enumerate(order) if n not in static]
+            if loop == "root":
+                outside: list[str] = []
+            elif loop == "tile":
+                outside = order[: dynamic[-1] + 1] if dynamic else []
+            else:
+                outside = order[: order.index(loop) + 1]
+            steps += self.producer(stage, leader, outside)
+        return steps
+
+    def compose(self) -> Schedule:
+        stages = self.workload.stages
+        for _ in range(8):
+            inlined = [n for n, s in stages.items() if s.reducer is None and n != self.workload.output and self.chance(0.6)]
+            kept = [n for n in stages if n not in inlined and n != self.workload.output]
+            base: list[Step] = [Inline(n) for n in inlined]
+            into = {n: self.workload.output for n in kept if self.chance(0.6)}
+            try:
+                parts = phases(self.workload, Schedule((*base, *(At(n, t, "tile") for n, t in into.items()))))
+            except ScheduleError:
+                continue
+            loops = dict.fromkeys(into, "tile")
+            steps: list[Step] = []
+            for p in parts:
+                steps += self.phase(p, loops)
+            ats = [At(n, into.get(n, n.removesuffix(ACC)), loop) for n, loop in loops.items()]
+            return Schedule((*base, *ats, *steps))
+        return Schedule(())
+
+
+def composed(workload: Workload, rng: np.random.Generator) -> Schedule:
+    """Random steps: inlining, attachment, tile sizes, orders and loop kinds, often legal."""
+    return _Composer(workload, rng).compose()
