@@ -48,7 +48,7 @@ class StageCost:
     traffic: tuple[Floats, ...]
     """Bytes fetched into L1, into L2 and into the last level."""
     scattered: tuple[Floats, ...]
-    """The part of them that is fetched in lines used only in part, which no prefetcher foresees."""
+    """The part of them that is fetched again and again because strides crowd it into few cache sets."""
     working_set: tuple[Floats, ...]
     """Bytes of the innermost loop's data, of the loop around it, and of everything."""
     pages: Floats
@@ -68,6 +68,8 @@ class PhaseCost:
     share: Floats
     threads: int
     """Threads that the phase can use at all."""
+    loops: int
+    """Parallel loops, fused into one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ def analyse(sketch: Sketch, rows: NDArray[np.int64], structure: list[Phase] | No
 
 def analyses(sketch: Sketch, rows: NDArray[np.int64]) -> Iterator[tuple[slice, Analysis]]:
     """Analyse any number of candidates, ``CHUNK`` at a time."""
-    structure = sketch.structure()
+    structure = sketch.structure
     for start in range(0, len(rows), CHUNK):
         part = slice(start, min(start + CHUNK, len(rows)))
         yield part, analyse(sketch, rows[part], structure)
@@ -126,7 +128,7 @@ def _phase(phase: PhaseModel, target: Target, n: int) -> PhaseCost:
         stages.append(_stage(s, target, n, again, min([depth, *(seen[t] for t in again)])))
         for a in s.accesses:
             seen.setdefault(a.tensor, depth)
-    return PhaseCost(phase, tuple(stages), shared, threads)
+    return PhaseCost(phase, tuple(stages), shared, threads, len(loops))
 
 
 def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int) -> StageCost:
@@ -147,10 +149,8 @@ def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int) -
         fits = [u <= FITS * limit for u in used]
         total, sparse = zero, zero
         for a, f in zip(s.accesses, feet, strict=True):
-            times = _times(a, again, fits, depth)
-            if level == LEVELS - 1:  # what fits the last level is still there from the last run or from the kernel before
-                times = times * np.where(fits[0], 0.0, 1.0)
-            bytes_, part = _traffic(f, fits, outside, _touches(a, s, spans[-1]) * target.line_bytes)
+            times = _times(a, again, fits, depth, level == LEVELS - 1, s.stream and a.stride(s.vector or "") == 1)
+            bytes_, part = _traffic(f, level, fits, outside, _touches(a, s, spans[-1]) * target.line_bytes)
             total, sparse = total + bytes_ * times, sparse + part * times
         moved.append(total)
         scattered.append(sparse)
@@ -169,13 +169,15 @@ def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int) -
     )
 
 
-def _times(a: Access, again: set[str], fits: list[NDArray[np.bool_]], depth: int) -> Any:
-    """A store fetches its line and writes it back; what was just read is still there if it fits."""
-    if a.store:
-        return 2.0
-    if a.tensor not in again:
-        return 1.0
-    return np.where(fits[min(depth, len(fits) - 1)], 0.0, 1.0)
+def _times(a: Access, again: set[str], fits: list[NDArray[np.bool_]], depth: int, last: bool, stream: bool) -> Any:
+    """A store fetches its line and writes it back, unless it bypasses the caches; what was just read is still there if it
+    fits, and so is in the last level what the run or the kernel before has touched."""
+    if a.store and stream:
+        return 1.0 if last else 0.0
+    once: Any = 2.0 if a.store else 1.0
+    if a.tensor in again:
+        once = np.where(fits[min(depth, len(fits) - 1)], 0.0, once)
+    return np.where(fits[0], 0.0, once) if last else once
 
 
 def _touches(a: Access, s: StageModel, span: Mapping[str, Any]) -> Any:
@@ -222,7 +224,7 @@ def _foot(a: Access, span: Mapping[str, Any], target: Target) -> _Foot:
         return _Foot(moved, (moved, moved, moved), used, np.maximum(used / PAGE, 1.0))
     rows: Any = 1.0
     pages: Any = 1.0
-    steps: list[float] = []
+    walks: list[tuple[float, Any]] = []
     stride = float(a.nbytes)
     for k in range(len(a.dims) - 1, -1, -1):
         size, terms = a.dims[k]
@@ -233,38 +235,43 @@ def _foot(a: Access, span: Mapping[str, Any], target: Target) -> _Foot:
             extent = np.minimum(extent, size)
             rows = rows * extent
             pages = pages * (extent if stride >= PAGE else np.maximum(extent * stride / PAGE, 1.0))
-            steps.append(stride * (terms[0][1] if len(terms) == 1 else 1) / line)
+            walks.append((stride * (terms[0][1] if len(terms) == 1 else 1) / line, extent))
         stride *= size
-    first = moved * _crowding(steps, rows, moved / line, target.l1d_bytes // (line * WAYS))
-    second = moved * _crowding(steps, rows, moved / line, target.l2_bytes // (line * WAYS))
+    lines = moved / line
+    first = moved * _crowding(walks, lines, rows, target.l1d_bytes // (line * WAYS))
+    second = moved * _crowding(walks, lines, rows, target.l2_bytes // (line * WAYS))
     return _Foot(moved, (first, second, moved), used, pages)
 
 
-def _crowding(steps: list[float], rows: Any, lines: Any, sets: int) -> Any:
-    """By how much rows that start ``steps`` lines apart crowd into few sets of a cache: 1 if they spread evenly."""
-    crowd = 1.0
-    for step in steps:
-        if step >= 1 and step == int(step):
-            crowd *= math.gcd(int(step), max(sets, 1))
-    if crowd <= 1.0:
+def _crowding(walks: list[tuple[float, Any]], lines: Any, rows: Any, sets: int) -> Any:
+    """By how much rows that start a fixed number of lines apart crowd into few sets of a cache: 1 if they spread or fit."""
+    if all(step < 1 or step != int(step) or math.gcd(int(step), sets or 1) == 1 for step, _ in walks):
         return 1.0
-    width = np.maximum(lines / np.maximum(rows, 1.0), 1.0)
-    return np.where(rows > WAYS, np.maximum(min(crowd, sets) / np.minimum(width, sets), 1.0), 1.0)
+    spread = np.maximum(lines / np.maximum(rows, 1.0), 1.0)
+    for step, extent in walks:
+        whole = step >= 1 and step == int(step)
+        spread = spread * (np.minimum(extent, sets // math.gcd(int(step), sets)) if whole else extent)
+    spread = np.minimum(spread, sets)
+    return np.where(lines > WAYS * spread, sets / spread, 1.0)
 
 
-def _traffic(feet: list[_Foot], fits: list[NDArray[np.bool_]], outside: list[Any], touched: Any) -> tuple[Any, Any]:
-    """Bytes fetched, and those of lines used in part: the footprint one loop further out than what fits, once for each
+def _traffic(
+    feet: list[_Foot], level: int, fits: list[NDArray[np.bool_]], outside: list[Any], touched: Any
+) -> tuple[Any, Any]:
+    """Bytes fetched, and those that miss because they crowd: the footprint one loop further out than what fits, once for each
     iteration of the loops outside that.
 
     ``fits[d]`` tells whether everything inside the first ``d`` loops fits. Where not even the innermost tile does, each of its
     memory operations fetches a line of its own.
     """
     deep = len(feet) - 1
-    waste = [1.0 - np.minimum(f.used / np.maximum(f.moved, 1.0), 1.0) for f in feet]
     out = np.maximum(feet[deep].moved, touched) * outside[deep]
-    part = out * waste[deep]
+    crowded = [f.occupied[level] is not f.moved for f in feet]
+    part = out * (1.0 - feet[deep].moved / np.maximum(feet[deep].occupied[level], 1.0)) if crowded[deep] else 0.0 * out
     for d in range(deep, 0, -1):
         bytes_ = feet[d - 1].moved * outside[d - 1]
         out = np.where(fits[d], np.minimum(bytes_, out), out)
-        part = np.where(fits[d], np.minimum(bytes_ * waste[d], part), part)
+        if crowded[d - 1]:
+            share = 1.0 - feet[d - 1].moved / np.maximum(feet[d - 1].occupied[level], 1.0)
+            part = np.where(fits[d], out * share, part)
     return np.where(fits[0], feet[0].moved, out), np.where(fits[0], 0.0, part)

@@ -78,7 +78,7 @@ def _tensor_bytes(v: View) -> float:
 
 
 def _per_flop(x: Any, v: View) -> Any:
-    return _ratio(x, np.asarray(float(v.a.sketch.workload.flops)))
+    return np.log2(x / max(1.0, float(v.a.sketch.workload.flops)) + 2.0**-10)
 
 
 def _width(v: View) -> Any:

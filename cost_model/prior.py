@@ -17,17 +17,17 @@ from tilewright.search_space.sketch import Sketch
 Floats = NDArray[np.float64]
 
 CLOCK_GHZ = 3.0
-BYTES_PER_CYCLE = (40.0, 24.0, 6.0)
+BYTES_PER_CYCLE = (64.0, 32.0, 7.0)
 """What one core gets from L2, from L3 and from memory where it reads on and on."""
 SCATTERED = (13.0, 4.5, 3.0)
-"""The same where only parts of lines are used, here and there."""
-OVERLAP = 0.7
+"""The same where lines are evicted early, from crowded cache sets."""
+OVERLAP = 0.8
 """Share of a transfer that hides behind what takes longest."""
 REGION_NS = 2000.0
 """Starting and joining a parallel region."""
 PHASE_NS = 50.0
-PIECE_CYCLES = 30.0
-"""Finding the loop indices of one iteration of the fused parallel loops."""
+PIECE_CYCLES = 8.0
+"""Finding the index of each but the outermost of the fused parallel loops, once an iteration."""
 PACK_CYCLES_PER_BYTE = (1 / 12.0, 1 / 3.0)
 """Copying a factor in order, and out of order."""
 
@@ -68,7 +68,7 @@ def estimate(a: Analysis) -> Estimate:
             compute = compute + cycles * p.share / CLOCK_GHZ
             memory = memory + (both - cycles) * p.share / CLOCK_GHZ
         regions = float(p.threads > 1)
-        pieces = p.model.parallel * p.share * PIECE_CYCLES / CLOCK_GHZ
+        pieces = p.model.parallel * p.share * (PIECE_CYCLES * max(p.loops - 1, 0)) / CLOCK_GHZ
         parallel = parallel + np.where(p.model.parallel > 1, REGION_NS * regions, 0.0) + PHASE_NS + pieces
         ordered, strided = p.model.pack_bytes - p.model.pack_strided, p.model.pack_strided
         cycles_packing = ordered * PACK_CYCLES_PER_BYTE[0] + strided * PACK_CYCLES_PER_BYTE[1]

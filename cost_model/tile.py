@@ -25,10 +25,12 @@ STORES_PER_CYCLE = 1.0
 SHUFFLES_PER_CYCLE = 1.6
 UOPS_PER_CYCLE = 5.0
 FMA_LATENCY = 4.0
+FORWARD = 1.5
+"""A spilled accumulator waits for its own store: by how much that lengthens the chain of multiply-adds."""
 SCALAR_LATENCY = {"sum": 4.0, "prod": 4.0, "max": 2.0, "min": 2.0}
-MASK = (4.0, 2.0)
+MASK = (2.0, 1.5)
 """Operations of a comparison of the lanes' indices: once, and for each register."""
-SCALAR_GUARD = 2.0
+SCALAR_GUARD = 3.0
 MASKED_LANE = 3.0
 """Operations to guard one lane of a load that is done lane by lane."""
 WINDOW_UOPS = 224.0
@@ -36,10 +38,14 @@ WINDOW_UOPS = 224.0
 UOP_CACHE = 4096.0
 HORIZONTAL = 14.0
 """Cycles to combine the lanes of one vector."""
+SLACK = 0.1
+"""Share of the work of the other units that does not hide behind the slowest."""
+CONSTANTS = 0.6
+"""Constants loaded for each operation of a function, once a body."""
 LOOP_UOPS = 3.0
-LOOP_ENTRY = 8.0
+LOOP_ENTRY = 4.0
 """Cycles to set up a loop, and to leave it where the branch predictor does not expect that."""
-TILE_ENTRY = 12.0
+TILE_ENTRY = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +125,12 @@ def tile_cost(s: StageModel, target: Target, n: int) -> TileCost:
         times = count * depth.reduce_trips
         fma = (b.fma + b.maths) / target.fma_per_cycle + b.guards / 2.0
         shuffles = b.shuffles + np.where(depth.reduce_trips > 1.0, b.pieced, 0.0)
-        load = np.maximum(b.loads / LOADS_PER_CYCLE + b.stores / STORES_PER_CYCLE, shuffles / SHUFFLES_PER_CYCLE)
+        load = np.maximum(b.loads / LOADS_PER_CYCLE + (b.stores + b.spills) / STORES_PER_CYCLE, shuffles / SHUFFLES_PER_CYCLE)
         uops = b.uops
         front = uops / UOPS_PER_CYCLE * np.where(uops > UOP_CACHE, 2.0, 1.0)
-        latency = _chain(s, cover) * np.minimum(1.0, uops * depth.reduce_trips / WINDOW_UOPS)
+        latency = _chain(s, cover) * (1.0 + FORWARD * np.minimum(b.spills, 1.0)) * np.minimum(1.0, uops * depth.reduce_trips / WINDOW_UOPS)
         each = np.maximum(np.maximum(fma, load), np.maximum(front, latency))
+        each = each + SLACK * (fma + load + front + latency - each)
         entry = count * _entry(s, target, b)
         total["cycles"] = total["cycles"] + times * each + entry
         for name, value in (("fma", fma), ("load", load), ("latency", latency), ("front", front), ("spill", b.spills)):
@@ -219,14 +226,17 @@ def _body(s: StageModel, target: Target, width: Mapping[str, Any]) -> _Body:
     ops = registers * repeat * unrolled
     kinds: dict[str, Any] = {"contiguous": 0.0, "broadcast": 0.0, "strided": 0.0, "gathered": 0.0, "stores": 0.0}
     shuffles: Any = 0.0
+    kept: Any = 0.0
     pieces = _pieces(wide, lanes)
     for a in s.accesses:
-        kind, loads, shuffled = _loads(a, v, wide, pieces, {**width, **({v: 1.0} if v is not None else {})}, width, s)
+        kind, loads, shuffled, shared = _loads(a, v, wide, pieces, {**width, **({v: 1.0} if v is not None else {})}, width, s)
+        kept = kept + np.maximum(shared, 0.0)
         if a.store:
             kinds["stores"] = kinds["stores"] + loads
         else:
             kinds[kind] = kinds[kind] + loads
         shuffles = shuffles + shuffled
+    kinds["broadcast"] = kinds["broadcast"] + CONSTANTS * s.maths
     local = s.buffered * ops
     kinds["contiguous"] = kinds["contiguous"] + local
     guards: Any = 0.0
@@ -240,7 +250,7 @@ def _body(s: StageModel, target: Target, width: Mapping[str, Any]) -> _Body:
         guards = guards + kinds["strided"] * MASKED_LANE
     spread = s.spread if s.reducer is not None else 1.0
     accumulators = registers * repeat * (spread if s.reducer is not None else 1.0)
-    alive = (accumulators if s.reducer is not None else registers) + registers + 1.0 + (3.0 * registers if s.maths else 0.0)
+    alive = (accumulators if s.reducer is not None else registers) + registers + 1.0 + kept / unrolled + (3.0 * registers if s.maths else 0.0)
     excess = np.maximum(alive - target.vector_registers, 0.0)
     spills = excess * (unrolled / np.maximum(spread, 1.0)) if s.reducer is not None else excess * repeat
     odd = np.log2(wide) % 1.0 > 0.0
@@ -259,9 +269,11 @@ def _vector_width(s: StageModel, width: Mapping[str, Any]) -> Any:
 
 def _loads(
     a: Access, v: str | None, wide: Any, pieces: Any, flat: Mapping[str, Any], width: Mapping[str, Any], s: StageModel
-) -> tuple[str, Any, Any]:
-    """Kind of access, its distinct memory operations in one body, and the shuffles they need."""
+) -> tuple[str, Any, Any, Any]:
+    """Kind of access, its distinct memory operations in one body, the shuffles they need, and how many more there would be if
+    windows did not overlap: values that are kept for that."""
     other: Any = 1.0
+    every: Any = 1.0
     for _, terms in a.dims:
         product: Any = 1.0
         reach: Any = 1.0
@@ -270,19 +282,20 @@ def _loads(
             product = product * w
             reach = reach + abs(c) * (w - 1.0)
         walked = v is not None and any(axis == v for axis, _ in terms)
+        every = every * product
         other = other * (product if walked or a.packed or len(terms) < 2 else np.minimum(product, reach))
     if v is not None and v in s.reduce:
         other = other * (width[v] / wide if v in a.axes() else 1.0)
     if v is None or v not in a.axes():
-        return "broadcast", other, 0.0
+        return "broadcast", other, 0.0, every - other
     if a.indirect:
-        return "gathered", other * wide * 2.0, other * wide * 2.0
+        return "gathered", other * wide * 2.0, other * wide * 2.0, 0.0
     stride = 1 if a.packed else abs(a.stride(v))
     if stride == 1:
-        return "contiguous", other * pieces, 0.0
-    if stride == 2 and not a.store:
-        return "contiguous", other * pieces * 2.0, other * pieces * 1.5
-    return "strided", other * wide, other * wide
+        return "contiguous", other * pieces, 0.0, every - other
+    if stride == 2 and not a.store and not s.guards:
+        return "contiguous", other * pieces * 2.0, other * pieces * np.where(pieces > 1.0, 3.0, 1.5), 0.0
+    return "strided", other * wide, other * wide, 0.0
 
 
 def _chain(s: StageModel, cover: Mapping[str, Any]) -> Any:

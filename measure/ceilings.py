@@ -17,7 +17,6 @@ import numpy as np
 
 from tilewright.measure.ceilings_ir import FMA_ROUNDS, LLVM, STREAMS, UNROLL, ceilings_module, chains
 from tilewright.measure.lock import device_lock
-from tilewright.measure.policy import Policy
 from tilewright.measure.timing import Clock, Subject
 from tilewright.schedules import jit
 from tilewright.schedules.target import Target
@@ -26,6 +25,7 @@ DRAM_CACHES: Final = 4
 """A buffer for main memory is this many times the last cache."""
 LEAST_DRAM: Final = 64 << 20
 _CALL_NS: Final = 200_000
+_HOT: Final = "hot"
 
 
 @final
@@ -102,7 +102,7 @@ class _Probe:
         rates = {d: {n: self.fma(d, n) for n in self.counts} for d in LLVM}
         found: list[Bandwidth] = []
         largest = max(n * max(levels(self.target, n).values()) for n in self.counts)
-        source, sink = (_pages(largest) for _ in range(2))
+        source, sink = _Pages(largest), _Pages(largest)
         for threads in self.counts:
             for level, share in levels(self.target, threads).items():
                 found += [self.stream(k, level, threads, share, source, sink) for k in STREAMS]
@@ -140,9 +140,6 @@ class _Probe:
         return Bandwidth(level, kind, threads, moved * threads, moved * threads * repeats / ns)
 
 
-_HOT = Policy().cache
-
-
 @final
 class _Pages:
     """Bytes at a page boundary that really are in memory."""
@@ -150,7 +147,3 @@ class _Pages:
     def __init__(self, size: int) -> None:
         self._raw = np.full(size + 8192, 1, dtype=np.uint8)
         self.address = int(self._raw.ctypes.data) + (-int(self._raw.ctypes.data) % 4096)
-
-
-def _pages(size: int) -> _Pages:
-    return _Pages(size)

@@ -42,7 +42,8 @@ class Outcome:
     samples_ns: tuple[float, ...] = ()
     """Time of one call in each sample, in nanoseconds, in the order taken."""
     noise: float | None = None
-    """Half the width of the confidence interval of the median, divided by the median."""
+    """Half the width of the 95 % confidence interval of the median, divided by the median. With fewer than 6
+    samples half their whole range stands for it; with fewer than 3 it is None."""
     stop_reason: str = ""
     """Why sampling stopped: `target_noise`, `max_time`, `max_samples` or `cutoff`; empty if nothing was
     timed."""

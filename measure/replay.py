@@ -107,8 +107,9 @@ class ReplayRunner:
         for request in requests:
             yield self.measure_one(request)
 
-    def measure_one(self, request: Request) -> Outcome:
-        """The stored outcome of a candidate. Raises ReplayError, which names it, if there is none."""
+    def measure_one(self, request: Request, again: bool = False) -> Outcome:
+        """The stored outcome of a candidate, ``again`` or not. Raises ReplayError, which names it, if there
+        is none."""
         schedule = normal(request.schedule)
         outcome = self._table.get((request.workload_hash, schedule))
         if outcome is None:

@@ -38,8 +38,8 @@ class Runner(Protocol):
         """One outcome for each request, in order. Requests are taken as they are needed."""
         ...
 
-    def measure_one(self, request: Request) -> Outcome:
-        """The outcome of one request."""
+    def measure_one(self, request: Request, again: bool = False) -> Outcome:
+        """The outcome of one request; ``again`` says that it may have been measured before."""
         ...
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from tilewright.measure.policy import Policy
 from tilewright.measure.stats import Median, median
 from tilewright.measure.timing_ir import loops
 from tilewright.schedules import jit
+from tilewright.schedules.kernel import NAME, Kernel
 from tilewright.schedules.target import Target
 
 SAMPLE_NS: Final = 50_000
@@ -44,6 +45,11 @@ class Subject:
 
     function: int
     args: tuple[int, ...]
+
+
+def subject_of(kernel: Kernel) -> Subject:
+    """A kernel of this process with the arrays bound to it; keep the kernel while the subject is used."""
+    return Subject(kernel.code.address(NAME), (kernel.args_address,))
 
 
 @final

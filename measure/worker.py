@@ -21,6 +21,7 @@ import contextlib
 import ctypes
 import dataclasses
 import hashlib
+import math
 import os
 import resource
 import signal
@@ -36,7 +37,16 @@ from tilewright.measure.check import Reference
 from tilewright.measure.harness import Bound, Harness
 from tilewright.measure.messages import LARGEST, LENGTH, Decoder, Message, encode
 from tilewright.measure.policy import Policy
-from tilewright.measure.timing import Clock, FlushError, Subject, aa_noise_floor, pair, time_kernel
+from tilewright.measure.timing import (
+    LEAST_SAMPLES,
+    Clock,
+    FlushError,
+    Samples,
+    Subject,
+    aa_noise_floor,
+    pair,
+    time_kernel,
+)
 from tilewright.schedules.jit import CompileError
 from tilewright.schedules.kernel import build
 from tilewright.schedules.lower import module
@@ -163,7 +173,7 @@ class Worker:
         result: Message = {
             "samples_ns": list(samples.samples_ns),
             "median_ns": samples.median.value,
-            "noise": samples.median.noise,
+            "noise": known_noise(samples),
             "stop_reason": samples.stop_reason,
             "load": {
                 **surroundings(),
@@ -212,6 +222,12 @@ class Worker:
 
 def _failed(status: str, error: Exception, start: float) -> Message:
     return {"status": status, "error": str(error), "digest": "", "build_s": time.perf_counter() - start}
+
+
+def known_noise(samples: Samples) -> float | None:
+    """The noise, where it means anything."""
+    noise = samples.median.noise
+    return noise if len(samples.samples_ns) >= LEAST_SAMPLES and math.isfinite(noise) else None
 
 
 def surroundings() -> dict[str, float]:

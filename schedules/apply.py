@@ -17,12 +17,29 @@ from tilewright.graph.expr import Expr, Load, Op, Var, all_of, binary, const, re
 from tilewright.graph.stage import TensorType, identity
 from tilewright.graph.workload import Workload
 from tilewright.schedules.loops import Item, StageLoops, sizes_of, stage_loops
-from tilewright.schedules.nest import Alloc, Buffer, If, Loop, Node, Note, Parameter, Program, Seq, Store, seq
+from tilewright.schedules.nest import (
+    Alloc,
+    Buffer,
+    If,
+    Loop,
+    Node,
+    Note,
+    Parameter,
+    Program,
+    Seq,
+    Store,
+    instructions,
+    seq,
+)
 from tilewright.schedules.phases import ACC, Phase, PStage, phases
 from tilewright.schedules.steps import Pack, Schedule, ScheduleError, check
 
 MAX_REGISTER_ELEMENTS = 4096
 MAX_STATEMENTS = 6000
+"""Stores of one phase: what keeps building the program itself short."""
+MAX_LANES = 256
+MAX_INSTRUCTIONS = 8000
+"""Vector instructions of a program (:func:`tilewright.schedules.nest.instructions`): what LLVM compiles within a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +100,7 @@ Body = Callable[[State], Node]
 def apply(workload: Workload, schedule: Schedule) -> Program:
     """The loop program of ``workload`` under ``schedule``. Raises ScheduleError if a step is not legal."""
     parts = phases(workload, schedule)
+    check(bool(parts), f"workload {workload.output}: expected at least one stage; got only views, which need no kernel")
     known = {s.name for p in parts for s in p.stages} | set(workload.stages)
     for step in schedule.steps:
         check(step.stage in known, f"{step}: expected a stage of {sorted(known)}; got {step.stage!r}")
@@ -102,6 +120,12 @@ def apply(workload: Workload, schedule: Schedule) -> Program:
         if part.leader.name != workload.output:
             t = types[part.leader.name]
             shared.append(Buffer(part.leader.name, t.size, t.dtype, "shared"))
+    size = sum(instructions(n) for n in (*prepare, *body))
+    check(
+        size <= MAX_INSTRUCTIONS,
+        f"expected a program of at most {MAX_INSTRUCTIONS} vector instructions; got about {size}; unroll less or choose smaller "
+        "vectors",
+    )
     out = types[workload.output]
     return Program(
         tuple(Parameter(n, t.size, t.dtype) for n, t, _ in workload.inputs),
@@ -661,6 +685,10 @@ class _Phase:
     def _loop(self, item: Item, extent: Expr, limit: int, state: State, width: Width, body: Body) -> Node:
         if limit == 1 and item.kind != "parallel" and _is_const(extent, 1):
             return body(state.step(item, ZERO, width))
+        check(
+            item.kind != "vector" or limit <= MAX_LANES,
+            f"vectorize {item.name}: expected at most {MAX_LANES} lanes; got {limit}",
+        )
         inner = replace(state, ranges={**state.ranges, item.name: (0, limit - 1)})
         value = make({item.name: 1}, 0)
         return Loop(item.name, extent, item.kind, body(inner.step(item, value, width)), limit)

@@ -31,7 +31,8 @@ from tilewright.schedules.scalar import REDUCER_OPS, across, operate
 
 ALIGN = 64
 ZEROS = "@tw_zeros"
-ZERO_BYTES = 1024
+ZERO_BYTES = 2048
+"""What a guarded load reads instead: 256 lanes of 8 bytes (:data:`tilewright.schedules.apply.MAX_LANES`)."""
 
 
 @dataclass(frozen=True, slots=True)

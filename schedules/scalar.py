@@ -65,7 +65,7 @@ def _extreme(name: str, compare: str) -> Callable[[Function, list[Value], str, i
         x, y = a
         if not y.name.startswith("%"):
             x, y = y, x
-        if not x.name.startswith("%"):
+        if not x.name.startswith("%") and "0x7FF8" not in x.name:
             c = fn.op(f"fcmp {compare} {x.typed}, {y.name}", "bool", lanes)
             return fn.op(f"select {c.typed}, {x.typed}, {y.typed}", dtype, lanes)
         return fn.intrinsic(name, [x, y], dtype, lanes)
@@ -152,8 +152,13 @@ def _floor_parts(fn: Function, a: list[Value], dtype: str, lanes: int) -> tuple[
     return fn.op(f"sub {q.typed}, {step.name}", dtype, lanes), fn.op(f"add {r.typed}, {moved.name}", dtype, lanes)
 
 
+def _plain_divisor(v: Value) -> bool:
+    """Whether a divisor is a literal that no dividend overflows with: neither zero nor minus one."""
+    return not v.name.startswith("%") and v.name.removeprefix("splat (").rstrip(")").split()[-1] not in ("0", "-1")
+
+
 def _floordiv(fn: Function, a: list[Value], dtype: str, lanes: int) -> Value:
-    if a[1].name.startswith("%"):
+    if not _plain_divisor(a[1]):
         safe, bad = _safe_divisor(fn, a[0], a[1])
         q, _ = _floor_parts(fn, [a[0], safe], dtype, lanes)
         return fn.op(f"select {bad.typed}, {q.type} {splat_literal(0, dtype, lanes)}, {q.typed}", dtype, lanes)
@@ -161,7 +166,7 @@ def _floordiv(fn: Function, a: list[Value], dtype: str, lanes: int) -> Value:
 
 
 def _mod(fn: Function, a: list[Value], dtype: str, lanes: int) -> Value:
-    if a[1].name.startswith("%"):
+    if not _plain_divisor(a[1]):
         safe, bad = _safe_divisor(fn, a[0], a[1])
         _, r = _floor_parts(fn, [a[0], safe], dtype, lanes)
         return fn.op(f"select {bad.typed}, {r.type} {splat_literal(0, dtype, lanes)}, {r.typed}", dtype, lanes)
@@ -206,8 +211,24 @@ def _int_pow(fn: Function, a: list[Value], dtype: str, lanes: int) -> Value:
     return result
 
 
+def _add(fn: Function, a: list[Value], dtype: str, lanes: int) -> Value:
+    return _simple("or" if dtype == "bool" else "add")(fn, a, dtype, lanes)
+
+
+def _shift(fn: Function, a: list[Value], dtype: str, lanes: int, left: bool) -> Value:
+    """A shift by as many bits as the type has, or more, moves everything out (LLVM leaves that undefined)."""
+    bits = int(LLVM_TYPES[dtype][1:])
+    most = Value(splat_literal(bits - 1, dtype, lanes), dtype, lanes)
+    count = fn.intrinsic("umin", [a[1], most], dtype, lanes)
+    if not left and not unsigned(dtype):
+        return _simple("ashr")(fn, [a[0], count], dtype, lanes)
+    shifted = _simple("shl" if left else "lshr")(fn, [a[0], count], dtype, lanes)
+    inside = fn.op(f"icmp ule {a[1].typed}, {most.name}", "bool", lanes)
+    return fn.op(f"select {inside.typed}, {shifted.typed}, {shifted.type} {splat_literal(0, dtype, lanes)}", dtype, lanes)
+
+
 _INT: dict[str, Callable[[Function, list[Value], str, int], Value]] = {
-    "add": _simple("add"),
+    "add": _add,
     "sub": _simple("sub"),
     "mul": _simple("mul"),
     "div": _divide,
@@ -223,8 +244,8 @@ _INT: dict[str, Callable[[Function, list[Value], str, int], Value]] = {
     "bitand": _simple("and"),
     "bitor": _simple("or"),
     "bitxor": _simple("xor"),
-    "shl": _simple("shl"),
-    "shr": lambda fn, a, d, n: _simple("lshr" if unsigned(d) else "ashr")(fn, a, d, n),
+    "shl": lambda fn, a, dtype, lanes: _shift(fn, a, dtype, lanes, left=True),
+    "shr": lambda fn, a, dtype, lanes: _shift(fn, a, dtype, lanes, left=False),
     "neg": _int_negate,
     "abs": _int_abs,
     "not": _invert,
@@ -281,7 +302,7 @@ def across(fn: Function, reducer: str, v: Value) -> Value:
             fn.declare(f"declare {scalar} {name}({scalar}, {v.type})")
             return fn.op(f"call reassoc {scalar} {name}({scalar} {start}, {v.typed})", v.dtype)
     else:
-        name = _REDUCE_INT[reducer]
+        name = "or" if v.dtype == "bool" and reducer == "sum" else _REDUCE_INT[reducer]
         if reducer in ("max", "min"):
             name = ("u" if unsigned(v.dtype) else "s") + name
         name = f"@llvm.vector.reduce.{name}.{kind}"

@@ -85,10 +85,10 @@ MATHS_COST = {"exp": 12, "tanh": 16, "sigmoid": 18, "erf": 26, "log": 24, "sqrt"
 
 
 def model(sketch: Sketch, rows: NDArray[np.int64], structure: list[Phase] | None = None) -> list[PhaseModel]:
-    """The loop model of every phase for candidates ``rows`` (N, P). Pass ``sketch.structure()`` to find it only once for
+    """The loop model of every phase for candidates ``rows`` (N, P). Pass ``sketch.structure`` to find it only once for
     several arrays of candidates."""
     values = sketch.columns(rows)
-    return [_phase(p, sketch, values, len(rows)) for p in (sketch.structure() if structure is None else structure)]
+    return [_phase(p, sketch, values, len(rows)) for p in (sketch.structure if structure is None else structure)]
 
 
 def _phase(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.int64]], n: int) -> PhaseModel:

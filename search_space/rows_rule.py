@@ -56,8 +56,8 @@ def _kept(workload: Workload, inlined: tuple[str, ...], roots: tuple[str, ...], 
 
 
 def _shared(phase: Phase) -> list[str]:
-    """Leader axes that every stage of the phase walks: the rows."""
-    return [a for a, _ in phase.leader.axes if all(a in s.extents for s in phase.stages)]
+    """Leader axes that every stage of the phase walks and none reduces: the rows."""
+    return [a for a, _ in phase.leader.axes if all(a in dict(s.axes) for s in phase.stages)]
 
 
 def _by_columns(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from tilewright.graph.workload import Workload
 from tilewright.schedules.phases import Phase, phases
-from tilewright.schedules.steps import Schedule, Split, Step
+from tilewright.schedules.steps import At, Inline, Schedule, Split, Step
 from tilewright.schedules.target import Target
 
 Ints = NDArray[np.int64]
@@ -68,6 +69,20 @@ class Constraint:
     holds: Callable[[Mapping[str, Ints]], Mask]
 
 
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Key of the phases of a sketch: many sketches of a workload differ only in steps that phases do not depend on."""
+
+    workload_hash: str
+    steps: tuple[Step, ...]
+    workload: Workload = field(compare=False, hash=False)
+
+
+@lru_cache(maxsize=512)
+def _structure(shape: _Shape) -> list[Phase]:
+    return phases(shape.workload, Schedule(shape.steps))
+
+
 @dataclass(frozen=True)
 class Sketch:
     """A schedule template of one workload on one target."""
@@ -92,9 +107,11 @@ class Sketch:
         """The schedule of one candidate."""
         return Schedule(tuple(s.close(row) if isinstance(s, Open) else s for s in self.template))
 
+    @property
     def structure(self) -> list[Phase]:
         """The phases every candidate of the sketch has."""
-        return phases(self.workload, Schedule(tuple(s for s in self.template if isinstance(s, Step))))
+        steps = tuple(s for s in self.template if isinstance(s, (Inline, At)))
+        return _structure(_Shape(self.workload.hash, steps, self.workload))
 
     def columns(self, rows: Ints) -> dict[str, Ints]:
         """Parameter columns of an ``(N, P)`` array."""

@@ -35,26 +35,10 @@ class Space:
 
 
 def space(workload: Workload, target: Target) -> Space:
-    """The space of ``workload``. Never empty: the fallback fits everything."""
-    sketches: list[Sketch] = []
-    legal: dict[str, bool] = {}
-    for rule in RULES:
-        for sketch in rule(workload, target):
-            key = sketch.name.replace(",vo,", ",ov,")  # loop order does not change what is legal
-            if key not in legal:
-                legal[key] = _applies(sketch)
-            if legal[key]:
-                sketches.append(sketch)
+    """The space of ``workload``. Never empty: the fallback fits everything. Whether a sketch of the other rules applies is seen
+    when a candidate of it is built: one that does not is refused with the reason, and counted."""
+    sketches = [s for rule in RULES for s in rule(workload, target)]
     return Space(workload, target, (*sketches, fallback(workload, target)))
-
-
-def _applies(sketch: Sketch) -> bool:
-    """Whether the structure is legal: tried on the preferred candidate."""
-    try:
-        apply(sketch.workload, sketch.schedule(sketch.preferred))
-    except ScheduleError:
-        return False
-    return True
 
 
 def fallback(workload: Workload, target: Target) -> Sketch:

@@ -56,7 +56,7 @@ def check(w: Workload, text: str | None = None, tolerance: float = TOLERANCE) ->
 
 
 def kernel(body: str) -> str:
-    """A module with a kernel that has ``%x`` (input) and ``%y`` (output) and whose body ends with ``ret void``."""
+    """A module with a kernel of ``%x`` (input), ``%y`` (output) and a body that returns."""
     return f"""
 define void @kernel.prepare(ptr %args) {{
   ret void

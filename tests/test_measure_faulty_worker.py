@@ -10,9 +10,18 @@ import time
 from pathlib import Path
 
 from tilewright.graph.workload import Workload
+from tilewright.measure.harness import Harness
 from tilewright.measure.messages import Message
 from tilewright.measure.worker import Worker, serve
+from tilewright.schedules.lower import module
 from tilewright.schedules.target import Target
+
+_WRONG = """
+define float @wrong_sum(float %a, float %b, float %c) alwaysinline {
+  %d = fmul float %a, %b
+  ret float %d
+}
+"""  # the sum is forgotten
 
 
 class FaultyWorker(Worker):
@@ -64,14 +73,17 @@ class FaultyWorker(Worker):
             os.write(self.answers(), b"\xff\xff\xff\xff this is no message")
         elif kind == "no status":
             return {k: v for k, v in answer.items() if k != "status"}
-        elif kind == "wrong":
-            # what a kernel that computes wrong numbers leaves behind
+        elif kind == "wrong code":
             candidate = self.candidates[max(self.candidates)]
-            assert candidate.bound is not None
-            candidate.bound.output += 1  # type: ignore[misc]
-            reference = self.reference(candidate.workload, 0)
-            verdict = reference.judge(reference.trials[-1], candidate.bound, 1e-4)
-            return {**answer, "status": "wrong_result", "error": verdict.error, "run_s": 0.0}
+            built = candidate.harness.built
+            text = module([built.lowered])
+            assert "llvm.fmuladd" in text
+            candidate.harness = Harness(
+                built,
+                text.replace("declare float @llvm.fmuladd.f32(float, float, float)", _WRONG).replace(
+                    "@llvm.fmuladd.f32", "@wrong_sum"
+                ),
+            )
         return answer
 
     @staticmethod

@@ -17,8 +17,8 @@ from tilewright.measure.inputs import NORMAL, generate
 from tilewright.measure.limits import Limit
 from tilewright.measure.policy import Policy
 from tilewright.measure.stats import median, rank
-from tilewright.measure.timing import Clock, Subject, aa_noise_floor, calls_for, pair, time_kernel
-from tilewright.schedules.kernel import build
+from tilewright.measure.timing import Clock, Subject, aa_noise_floor, calls_for, pair, subject_of, time_kernel
+from tilewright.schedules.kernel import Kernel, build
 from tilewright.schedules.lower import module
 from tilewright.schedules.steps import Schedule
 from tilewright.schedules.target import Target
@@ -171,6 +171,15 @@ def test_rotating_walks_through_all_copies_even_in_single_calls(clock: Clock) ->
         clock.sample(subject, "rotating", 1)
     for bound in sets:
         np.testing.assert_array_equal(bound.output, 2 * inputs["x0"])
+
+
+def test_a_kernel_of_this_process_is_a_subject(clock: Clock) -> None:
+    kernel = Kernel(build(scaled(64), Schedule(), TARGET))
+    x = np.arange(64, dtype=np.float32)
+    out = np.zeros(64, dtype=np.float32)
+    kernel.bind({"x0": x, "t0": out})
+    assert clock.sample(subject_of(kernel), "hot", 3) > 0
+    np.testing.assert_array_equal(out, 2 * x)
 
 
 # ---------------------------------------------------------------- pairs and noise

@@ -9,6 +9,8 @@ import numpy as np
 from tilewright.cost_model.prior import prior_ns
 from tilewright.graph.graph import Graph
 from tilewright.graph.workload import Workload
+from tilewright.schedules.apply import apply
+from tilewright.schedules.steps import ScheduleError
 from tilewright.schedules.target import Target
 from tilewright.search_space.fusion import fuse
 from tilewright.search_space.space import Space, space
@@ -38,12 +40,22 @@ def default_candidate(of: Space) -> Candidate:
     """Candidate 0 of a space, and what an untuned compile uses: of the preferred candidates of all sketches, the one that the
     analytic prior thinks fastest. Needs no measurement and no model."""
     candidates = preferred(of)
-    if len(candidates) == 1:
-        return candidates[0]
     times = [
         float(prior_ns(c.sketch, np.asarray([c.values], dtype=np.int64).reshape(1, len(c.values)))[0]) for c in candidates
     ]
-    return candidates[int(np.argmin(times))]
+    for k in np.argsort(times, kind="stable"):
+        if applies(candidates[int(k)]):
+            return candidates[int(k)]
+    return candidates[-1]
+
+
+def applies(candidate: Candidate) -> bool:
+    """Whether a candidate's schedule is legal for its workload."""
+    try:
+        apply(candidate.sketch.workload, candidate.schedule)
+    except ScheduleError:
+        return False
+    return True
 
 
 def default_for(workload: Workload, target: Target) -> Candidate:

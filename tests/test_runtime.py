@@ -1,0 +1,146 @@
+"""Compiled models: against the oracle, memory planning, model files, refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright import arena
+from tilewright.compiler import Choice, MissError, compile_graph
+from tilewright.graph import ops
+from tilewright.graph.evaluate import evaluate
+from tilewright.graph.graph import Graph
+from tilewright.runtime import ModelError, load
+from tilewright.schedules.steps import parse
+from tilewright.schedules.target import Target
+
+TARGET = Target.host(threads=2)
+
+
+def small_model() -> Graph:
+    """Convolution, activation, residual, pool, view, product, softmax; one output is an intermediate, one an input."""
+    rng = np.random.default_rng(0)
+    g = Graph()
+    x = g.input("x", (1, 4, 9, 11))
+    w = g.constant(rng.standard_normal((8, 4, 3, 3)).astype(np.float32) / 6, "w")
+    v = g.constant(rng.standard_normal((8 * 5 * 6, 7)).astype(np.float32) / 16, "v")
+    y = ops.relu(ops.conv(x, w, None, strides=(1, 1), pads=(1, 1, 1, 1)))
+    z = ops.add(ops.conv(y, g.constant(rng.standard_normal((8, 8, 1, 1)).astype(np.float32) / 3)), y)
+    p = ops.max_pool(z, ops.Window((2, 2), (2, 2), pads=(1, 1, 1, 1)))
+    flat = g.view(p, (1, 8 * 5 * 6))
+    g.output(ops.softmax(ops.matmul(flat, v), -1), "probabilities")
+    g.output(y, "features")
+    g.output(x, "echo")
+    return g
+
+
+def test_model_equals_oracle() -> None:
+    """All outputs, also one that is an input and one that is read again, on several calls."""
+    g = small_model()
+    model = compile_graph(g, TARGET)
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        x = rng.standard_normal((1, 4, 9, 11)).astype(np.float32)
+        for got, want in zip(model(x), evaluate(g, {"x": x}), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_outputs_are_fresh() -> None:
+    """A later call does not change what an earlier one returned."""
+    model = compile_graph(small_model(), TARGET)
+    x = np.ones((1, 4, 9, 11), np.float32)
+    first = model(x)[0]
+    kept = first.copy()
+    model(np.zeros_like(x))
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_file_round_trip(tmp_path: Path) -> None:
+    """A saved model gives the same outputs, bit by bit."""
+    model = compile_graph(small_model(), TARGET)
+    path = tmp_path / "m.tw"
+    model.save(path)
+    again = load(path)
+    x = np.random.default_rng(2).standard_normal((1, 4, 9, 11)).astype(np.float32)
+    for a, b in zip(model(x), again(x), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert again.compiled.kernels == model.compiled.kernels
+    assert [p.name for p in tmp_path.iterdir()] == ["m.tw"]
+
+
+@pytest.mark.parametrize("damage", ["empty", "text", "truncated", "missing"])
+def test_damaged_file(tmp_path: Path, damage: str) -> None:
+    """A file that is no model is refused in one line."""
+    path = tmp_path / "m.tw"
+    compile_graph(small_model(), TARGET).save(path)
+    whole = path.read_bytes()
+    content = {"empty": b"", "text": b"hello", "truncated": whole[: len(whole) // 2]}
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(content[damage])
+    with pytest.raises(ModelError, match=r"m\.tw"):
+        load(path)
+
+
+def test_other_machine_is_refused() -> None:
+    """Code for instructions this machine lacks does not run."""
+    g = Graph()
+    g.output(ops.relu(g.input("x", (8,))))
+    foreign = Target.load("skylake-avx512" if "+avx512f" not in TARGET.features else "cortex-a76")
+    if foreign.arch != TARGET.arch:
+        pytest.skip("no target of this architecture has more instructions than this machine")
+    with pytest.raises(ModelError, match="lacks"):
+        compile_graph(g, foreign)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "text"),
+    [
+        ({}, "missing"),
+        ({"x": np.zeros((1, 4, 9, 11), np.float32), "q": np.zeros(1)}, "unknown"),
+        ({"x": np.zeros((1, 4, 9, 12), np.float32)}, "expected float32 of shape"),
+        ({"x": np.zeros((1, 4, 9, 11))}, "got float64"),
+        ({"x": [1, 2]}, "expected a NumPy array"),
+    ],
+)
+def test_wrong_inputs(arrays: dict[str, object], text: str) -> None:
+    """Wrong inputs are refused by name; nothing is converted silently."""
+    with pytest.raises(ModelError, match=text):
+        compile_graph(small_model(), TARGET).run(arrays)
+
+
+def test_misses() -> None:
+    """``error`` names every workload without a record; a record whose schedule no longer applies falls back."""
+    g = small_model()
+    with pytest.raises(MissError, match="not there"):
+        compile_graph(g, TARGET, lambda w: "not there", on_miss="error")
+    with pytest.raises(ValueError, match="on_miss"):
+        compile_graph(g, TARGET, on_miss="explode")
+    model = compile_graph(g, TARGET, lambda w: Choice(parse("unroll nothing i0.0"), "record", "stale"))
+    assert {k.source for k in model.compiled.kernels} == {"default"}
+    assert model.compiled.coverage()[0] == 0
+
+
+_blocks = st.lists(
+    st.tuples(st.integers(1, 4000), st.integers(0, 12), st.integers(0, 5)), min_size=0, max_size=30
+).map(lambda rows: [arena.Block(str(k), n, first, first + life) for k, (n, first, life) in enumerate(rows)])
+
+
+@given(_blocks)
+@settings(deadline=None, max_examples=200)
+def test_arena_blocks_do_not_overlap(blocks: list[arena.Block]) -> None:
+    """Blocks alive at one step have disjoint places, all inside the arena, which is no larger than all blocks together."""
+    offsets, total = arena.plan(blocks)
+    for a in blocks:
+        assert offsets[a.name] % arena.ALIGN == 0
+        assert offsets[a.name] + a.nbytes <= total
+        for b in blocks:
+            if a.name < b.name and a.first <= b.last and b.first <= a.last:
+                lo, hi = sorted((a, b), key=lambda x: offsets[x.name])
+                assert offsets[lo.name] + lo.nbytes <= offsets[hi.name]
+    assert arena.lower_bound(blocks) <= total or not blocks

@@ -1,0 +1,219 @@
+"""The tuner: what it measures, stores, resumes and reports. A fake runner answers with times computed from the schedule, so nothing
+here depends on a clock."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright.api import compile as compile_model
+from tilewright.api import records_lookup
+from tilewright.graph import ops
+from tilewright.graph.evaluate import evaluate
+from tilewright.graph.graph import Graph
+from tilewright.measure import LocalRunner, Outcome, Policy, Request
+from tilewright.schedules.target import Target
+from tilewright.search_space.strategies import STRATEGIES, SearchConfig, make_strategy
+from tilewright.tasks import default_for, extract
+from tilewright.tuner import Budget, TuneError, tune
+from tilewright.tuning_logs import Hit, Store
+
+TARGET = Target.host(threads=1)
+
+
+def model() -> Graph:
+    """Two equal matmuls (one task of weight two) and a softmax."""
+    rng = np.random.default_rng(0)
+    g = Graph()
+    x = g.input("x", (12, 24))
+    for k in range(2):
+        x = ops.matmul(x, g.constant(rng.standard_normal((24, 24)).astype(np.float32) / 5, f"w{k}"))
+    g.output(ops.softmax(x, -1))
+    return g
+
+
+class FakeRunner:
+    """A device whose times are a hash of the schedule; some schedules fail in each way there is."""
+
+    def __init__(self, fail: float = 0.0, stop_after: int | None = None) -> None:
+        self.fail = fail
+        self.stop_after = stop_after
+        self.seen: list[Request] = []
+
+    def measure(self, requests: Iterable[Request]) -> Iterator[Outcome]:
+        for r in requests:
+            yield self.measure_one(r)
+
+    def measure_one(self, request: Request, again: bool = False) -> Outcome:
+        if self.stop_after is not None and len(self.seen) >= self.stop_after:
+            raise KeyboardInterrupt
+        self.seen.append(request)
+        digest = hashlib.sha256((request.workload + request.schedule).encode()).digest()
+        if digest[0] < 256 * self.fail:
+            kind = ("crash", "wrong_result", "run_timeout", "compile_error")[digest[1] % 4]
+            return Outcome(kind, error=f"injected {kind}")
+        ns = 1000.0 + 10 * digest[2]
+        return Outcome("ok", ns, (ns,) * 8, 0.01, "target_noise", build_s=0.01, run_s=0.01)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+def test_default_is_candidate_zero_and_result_is_no_worse() -> None:
+    """Every task gets its default measured first; the best is never slower than it."""
+    runner = FakeRunner()
+    with Store(":memory:") as store:
+        result = tune(model(), TARGET, store, Budget(None, 40), runner=runner)
+        tasks = extract(model(), TARGET)
+        assert [t.weight for t in tasks] == [2, 1]
+        assert [r.schedule for r in runner.seen[:2]] == [str(default_for(t.workload, TARGET).schedule) for t in tasks]
+        assert all(t.best_ns <= t.default_ns for t in result.tasks)
+        assert result.trials == len(runner.seen) == store.count()
+        defaults = [r for r in store.records() if r.is_default]
+        assert {r.workload_hash for r in defaults} == {t.workload.hash for t in tasks}
+
+
+def test_failures_never_win_and_never_stop_a_run() -> None:
+    """Candidates that fail in any way are counted outcomes; what wins was measured ok."""
+    with Store(":memory:") as store:
+        result = tune(model(), TARGET, store, Budget(None, 80), runner=FakeRunner(fail=0.3))
+        assert sum(sum(t.failures.values()) for t in result.tasks) >= 8
+        for t in result.tasks:
+            best = store.best(t.task.workload.hash, TARGET.fingerprint(), Policy().identity())
+            assert isinstance(best, Hit)
+            assert best.record.status == "ok"
+            assert np.isfinite(t.best_ns)
+
+
+def test_nothing_valid_is_an_error_with_its_cause() -> None:
+    """Zero valid candidates: the first error is shown in full."""
+    with Store(":memory:") as store, pytest.raises(TuneError, match="injected"):
+        tune(model(), TARGET, store, Budget(None, 30), runner=FakeRunner(fail=1.1))
+
+
+def test_interrupt_keeps_everything_and_resume_costs_no_trial_twice() -> None:
+    """Ctrl-C returns what was measured; the same call goes on and measures no candidate again."""
+    with Store(":memory:") as store:
+        first = FakeRunner(stop_after=17)
+        result = tune(model(), TARGET, store, Budget(None, 60), runner=first)
+        assert result.interrupted
+        assert store.count() == result.trials == 17
+        second = FakeRunner()
+        again = tune(model(), TARGET, store, Budget(None, 40), runner=second)
+        assert sum(t.known for t in again.tasks) >= 17
+        searched = [r.strategy for r in store.records()].index("ranked")
+        assert searched >= 0
+        before = {(r.workload, r.schedule) for r in first.seen}
+        repeated = [r for r in second.seen if (r.workload, r.schedule) in before]
+        confirmed = [r for r in store.records(run_id=again.run_id) if r.strategy == "confirm"]
+        assert len(repeated) <= len(confirmed)
+
+
+def test_records_apply() -> None:
+    """A compile after tuning covers every kernel from records and computes the same."""
+    g = model()
+    with Store(":memory:") as store:
+        tune(g, TARGET, store, Budget(None, 30), runner=FakeRunner())
+        executable = compile_model(g, TARGET, store, on_miss="error")
+        assert executable.compiled.coverage() == (3, 3)
+        x = np.random.default_rng(3).standard_normal((12, 24)).astype(np.float32)
+        np.testing.assert_allclose(executable(x)[0], evaluate(g, {"x": x})[0], rtol=1e-4, atol=1e-6)
+        other = records_lookup(store, TARGET.with_threads(2))(extract(g, TARGET)[0].workload)
+        assert isinstance(other, str)
+        assert "threads" in other
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_strategy_contract(name: str) -> None:
+    """Proposals are legal, never repeated, and the same for the same seed; an empty answer means used up."""
+    from tilewright.learning import Learner
+    from tilewright.search_space.space import space
+
+    w = extract(model(), TARGET)[0].workload
+    of = space(w, TARGET)
+    learner = Learner()
+    runs = []
+    for _ in range(2):
+        strategy = make_strategy(name, of, learner.predict_ns, SearchConfig(seed=7, points_per_space=4000))
+        keys = []
+        for round_ in range(3):
+            for c in strategy.ask(6):
+                row = np.asarray([c.values], dtype=np.int64).reshape(1, len(c.values))
+                assert all(bool(k.holds(c.sketch.columns(row))[0]) for k in c.sketch.constraints)
+                keys.append(c.key)
+                strategy.tell(c, float("inf") if len(keys) % 5 == 0 else 100.0 + len(keys) * (round_ + 1))
+        assert len(set(keys)) == len(keys) == 18
+        runs.append(keys)
+    assert runs[0] == runs[1]
+
+
+def test_unknown_strategy() -> None:
+    """An unknown strategy is refused with the known names."""
+    with Store(":memory:") as store, pytest.raises(ValueError, match="expected one of ranked"):
+        tune(model(), TARGET, store, Budget(None, 10), strategy="magic", runner=FakeRunner())
+    with pytest.raises(ValueError, match="expected seconds or trials"):
+        Budget(None, None)
+
+
+def test_real_run() -> None:
+    """The whole thing once, on this machine: measured, stored, applied, equal to the oracle."""
+    g = model()
+    with Store(":memory:") as store, LocalRunner(TARGET) as runner:
+        result = tune(g, TARGET, store, Budget(None, 12), runner=runner)
+        assert result.trials >= 12
+        x = np.random.default_rng(3).standard_normal((12, 24)).astype(np.float32)
+        executable = compile_model(g, TARGET, store, on_miss="error")
+        np.testing.assert_allclose(executable(x)[0], evaluate(g, {"x": x})[0], rtol=1e-4, atol=1e-6)
+
+
+_CHILD = """
+import sys, time
+sys.path.insert(0, sys.argv[2])
+from test_tuner import FakeRunner, TARGET, model
+from tilewright.tuner import Budget, tune
+from tilewright.tuning_logs import Store
+
+class Slow(FakeRunner):
+    def measure_one(self, request, again=False):
+        time.sleep(0.004)
+        return super().measure_one(request, again)
+
+def told(event):
+    print(event.trials, flush=True)
+
+with Store(sys.argv[1]) as store:
+    tune(model(), TARGET, store, Budget(None, 5000), runner=Slow(), listener=told)
+"""
+
+
+def test_kill_at_random_moments_loses_nothing(tmp_path: Path) -> None:
+    """kill -9 of a tuning run, 20 times: the store opens, every finished measurement is there, the rerun resumes."""
+    path = tmp_path / "records.sqlite"
+    rng = np.random.default_rng(11)
+    total = 0
+    for _ in range(20):
+        child = subprocess.Popen(
+            [sys.executable, "-c", _CHILD, str(path), str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        child.stdout.readline()  # the first finished measurement
+        time.sleep(float(rng.uniform(0.0, 0.25)))
+        child.send_signal(signal.SIGKILL)
+        finished = 1 + len(child.stdout.read().split())
+        child.wait()
+        child.stdout.close()
+        with Store(path) as store:
+            count = store.count()
+            assert count >= total + finished
+            assert count <= total + finished + 1
+            total = count
+            ids = [(r.workload_hash, r.candidate) for r in store.records() if r.strategy != "confirm" and not r.is_default]
+            assert len(ids) == len(set(ids))
