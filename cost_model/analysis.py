@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.cost_model.tile import TileCost, tile_cost
-from tilewright.schedules.phases import Phase
 from tilewright.schedules.target import Target
 from tilewright.search_space.access import Access
 from tilewright.search_space.model import PhaseModel, StageModel, model
@@ -85,23 +84,27 @@ class Analysis:
         """The machine the sketch is for."""
         return self.sketch.target
 
+    @property
+    def code(self) -> Floats:
+        """Operations of all the straight-line code of a candidate."""
+        return sum((s.tile.code for p in self.phases for s in p.stages), np.zeros(self.n))
+
     def main(self) -> StageCost:
         """The stage with most work."""
         return max((s for p in self.phases for s in p.stages), key=lambda s: s.model.points * (s.model.arithmetic + s.model.maths))
 
 
-def analyse(sketch: Sketch, rows: NDArray[np.int64], structure: list[Phase] | None = None) -> Analysis:
+def analyse(sketch: Sketch, rows: NDArray[np.int64]) -> Analysis:
     """Analyse candidates ``rows`` (N, P) of a sketch."""
     n = len(rows)
-    return Analysis(sketch, n, tuple(_phase(p, sketch.target, n) for p in model(sketch, rows, structure)))
+    return Analysis(sketch, n, tuple(_phase(p, sketch.target, n) for p in model(sketch, rows)))
 
 
 def analyses(sketch: Sketch, rows: NDArray[np.int64]) -> Iterator[tuple[slice, Analysis]]:
     """Analyse any number of candidates, ``CHUNK`` at a time."""
-    structure = sketch.structure
     for start in range(0, len(rows), CHUNK):
         part = slice(start, min(start + CHUNK, len(rows)))
-        yield part, analyse(sketch, rows[part], structure)
+        yield part, analyse(sketch, rows[part])
 
 
 def capacities(target: Target) -> tuple[float, float, float]:
@@ -150,7 +153,7 @@ def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int) -
         total, sparse = zero, zero
         for a, f in zip(s.accesses, feet, strict=True):
             times = _times(a, again, fits, depth, level == LEVELS - 1, s.stream and a.stride(s.vector or "") == 1)
-            bytes_, part = _traffic(f, level, fits, outside, _touches(a, s, spans[-1]) * target.line_bytes)
+            bytes_, part = _traffic(f, level, fits, outside, _touches(a, s, spans[-1]) * target.line_bytes, a.store)
             total, sparse = total + bytes_ * times, sparse + part * times
         moved.append(total)
         scattered.append(sparse)
@@ -238,12 +241,12 @@ def _foot(a: Access, span: Mapping[str, Any], target: Target) -> _Foot:
             walks.append((stride * (terms[0][1] if len(terms) == 1 else 1) / line, extent))
         stride *= size
     lines = moved / line
-    first = moved * _crowding(walks, lines, rows, target.l1d_bytes // (line * WAYS))
-    second = moved * _crowding(walks, lines, rows, target.l2_bytes // (line * WAYS))
+    first = moved * _crowding(walks, lines, rows, WAYS, target.l1d_bytes // (line * WAYS))
+    second = moved * _crowding(walks, lines, rows, FITS * WAYS, target.l2_bytes // (line * WAYS))
     return _Foot(moved, (first, second, moved), used, pages)
 
 
-def _crowding(walks: list[tuple[float, Any]], lines: Any, rows: Any, sets: int) -> Any:
+def _crowding(walks: list[tuple[float, Any]], lines: Any, rows: Any, ways: float, sets: int) -> Any:
     """By how much rows that start a fixed number of lines apart crowd into few sets of a cache: 1 if they spread or fit."""
     if all(step < 1 or step != int(step) or math.gcd(int(step), sets or 1) == 1 for step, _ in walks):
         return 1.0
@@ -251,12 +254,12 @@ def _crowding(walks: list[tuple[float, Any]], lines: Any, rows: Any, sets: int) 
     for step, extent in walks:
         whole = step >= 1 and step == int(step)
         spread = spread * (np.minimum(extent, sets // math.gcd(int(step), sets)) if whole else extent)
-    spread = np.minimum(spread, sets)
-    return np.where(lines > WAYS * spread, sets / spread, 1.0)
+    spread = np.minimum(spread, max(sets, 1))
+    return np.where(lines > ways * spread, max(sets, 1) / spread, 1.0)
 
 
 def _traffic(
-    feet: list[_Foot], level: int, fits: list[NDArray[np.bool_]], outside: list[Any], touched: Any
+    feet: list[_Foot], level: int, fits: list[NDArray[np.bool_]], outside: list[Any], touched: Any, store: bool
 ) -> tuple[Any, Any]:
     """Bytes fetched, and those that miss because they crowd: the footprint one loop further out than what fits, once for each
     iteration of the loops outside that.
@@ -267,11 +270,14 @@ def _traffic(
     deep = len(feet) - 1
     out = np.maximum(feet[deep].moved, touched) * outside[deep]
     crowded = [f.occupied[level] is not f.moved for f in feet]
-    part = out * (1.0 - feet[deep].moved / np.maximum(feet[deep].occupied[level], 1.0)) if crowded[deep] else 0.0 * out
+    part = np.where(feet[max(deep - 1, 0)].occupied[level] > feet[max(deep - 1, 0)].moved, out, 0.0)
     for d in range(deep, 0, -1):
         bytes_ = feet[d - 1].moved * outside[d - 1]
-        out = np.where(fits[d], np.minimum(bytes_, out), out)
+        keeps = fits[d]
         if crowded[d - 1]:
             share = 1.0 - feet[d - 1].moved / np.maximum(feet[d - 1].occupied[level], 1.0)
-            part = np.where(fits[d], out * share, part)
+            if d == deep and store and level == 0:  # in a crowded set of L1 not even the lines of one tile stay
+                keeps = keeps & (share <= 0.0)
+            part = np.where(keeps, np.minimum(bytes_, out) * share, part)
+        out = np.where(keeps, np.minimum(bytes_, out), out)
     return np.where(fits[0], feet[0].moved, out), np.where(fits[0], 0.0, part)

@@ -75,6 +75,8 @@ class TileCost:
     tail: Floats
     """Share of the points that are computed in last tiles."""
     guards: Floats
+    code: Floats
+    """Operations of all kinds of tile together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ def tile_cost(s: StageModel, target: Target, n: int) -> TileCost:
     tiled = [a for a in cover if a not in s.reduce]
     depth = _Depth.of(s)
     zero = np.zeros(n)
-    total = {k: zero for k in ("cycles", "fma", "load", "latency", "front", "spill", "overhead")}
+    total = {k: zero for k in ("cycles", "fma", "load", "latency", "front", "spill", "overhead", "code")}
     first: _Body | None = None
     for count, width in _variants(s, tiled, cover):
         b = _body(s, target, {**cover, **width})
@@ -127,7 +129,7 @@ def tile_cost(s: StageModel, target: Target, n: int) -> TileCost:
         shuffles = b.shuffles + np.where(depth.reduce_trips > 1.0, b.pieced, 0.0)
         load = np.maximum(b.loads / LOADS_PER_CYCLE + (b.stores + b.spills) / STORES_PER_CYCLE, shuffles / SHUFFLES_PER_CYCLE)
         uops = b.uops
-        front = uops / UOPS_PER_CYCLE * np.where(uops > UOP_CACHE, 2.0, 1.0)
+        front = uops / UOPS_PER_CYCLE * (1.0 + np.minimum(uops / UOP_CACHE, 2.0))
         latency = _chain(s, cover) * (1.0 + FORWARD * np.minimum(b.spills, 1.0)) * np.minimum(1.0, uops * depth.reduce_trips / WINDOW_UOPS)
         each = np.maximum(np.maximum(fma, load), np.maximum(front, latency))
         each = each + SLACK * (fma + load + front + latency - each)
@@ -136,6 +138,7 @@ def tile_cost(s: StageModel, target: Target, n: int) -> TileCost:
         for name, value in (("fma", fma), ("load", load), ("latency", latency), ("front", front), ("spill", b.spills)):
             total[name] = total[name] + times * value
         total["overhead"] = total["overhead"] + entry
+        total["code"] = total["code"] + np.where(count > 0, uops, 0.0)
     assert first is not None
     across = _reduced_tail(s, target, cover) * depth.outer_trips
     overhead = total["overhead"] + depth.loop_cycles + across
@@ -147,7 +150,7 @@ def tile_cost(s: StageModel, target: Target, n: int) -> TileCost:
         first.accumulators * whole, first.registers * whole, first.uops * whole, depth.inner_trips * whole,
         first.contiguous / ops * whole, first.strided / ops * whole, first.broadcast / ops * whole,
         first.gathered / ops * whole, _lane_use(s, target, cover) * whole, _tail(s, cover) * whole,
-        first.guards / ops * whole,
+        first.guards / ops * whole, total["code"],
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
-"""Tune one dense layer for a few seconds, compile it from its record, compare it with NumPy::
+"""Tune one dense layer for a few seconds, compile it from its record, compare it with NumPy.
 
-    python examples/matmul.py --time 5
+``--time`` is the tuning budget.
 """
 
 from __future__ import annotations

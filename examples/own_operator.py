@@ -1,8 +1,7 @@
-"""An operator of one's own, in the tensor language: the all-pairs shortest-path step ``c[i, j] = min over k of a[i, k] + b[k, j]``.
+"""An operator of one's own, in the tensor language: one step of all-pairs shortest paths.
 
-No library has a fast kernel for it. Written as index notation it gets a schedule space, a tuned kernel and a checked result::
-
-    python examples/own_operator.py --time 5
+``c[i, j] = min over k of a[i, k] + b[k, j]`` looks like a matrix product and is none. Written as index
+notation it gets a schedule space, a tuned kernel and a checked result. ``--time`` is the tuning budget.
 """
 
 from __future__ import annotations
@@ -19,7 +18,9 @@ from tilewright.tasks import extract
 def min_plus(a: tilewright.Tensor, b: tilewright.Tensor) -> tilewright.Tensor:
     """``c[i, j] = min over k of a[i, k] + b[k, j]`` of an (M, K) and a (K, N) tensor: (M, N)."""
     (m, k), n = a.shape, b.shape[1]
-    return a.graph.compute((m, n), lambda i, j, r: a[i, r] + b[r, j], reduce=(k,), reducer="min", name="min_plus")
+    return a.graph.compute(
+        (m, n), lambda i, j, r: a[i, r] + b[r, j], reduce=(k,), reducer="min", name="min_plus"
+    )
 
 
 def main() -> None:
@@ -43,7 +44,9 @@ def main() -> None:
     x, y = rng.random((96, 128), dtype=np.float32), rng.random((128, 160), dtype=np.float32)
     (c,) = model(x, y)
     expected = (x[:, :, None] + y[None, :, :]).min(axis=1)
-    print(f"{result.trials} measurements: default {result.default_ns / 1e3:.1f} us, best {result.best_ns / 1e3:.1f} us")
+    print(
+        f"{result.trials} measurements: default {result.default_ns / 1e3:.1f} us, best {result.best_ns / 1e3:.1f} us"
+    )
     print(model.compiled.kernels[0].schedule)
     if not np.array_equal(c, expected):
         raise SystemExit(4)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ctypes
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -54,6 +54,23 @@ class Ceilings:
     seconds: float
     """How long measuring took."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON (thread counts become text, as JSON has no other keys)."""
+        rates = {d: {str(n): rate for n, rate in by.items()} for d, by in self.fma_gflops.items()}
+        return {**asdict(self), "fma_gflops": rates, "bandwidth": [asdict(b) for b in self.bandwidth]}
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What was measured and its value with a unit, for people."""
+        out = [
+            (f"{dtype} multiply-add, {_threads(n)}", f"{rate:.1f} GFLOP/s")
+            for dtype, by in self.fma_gflops.items()
+            for n, rate in by.items()
+        ]
+        for b in self.bandwidth:
+            name = f"{b.level.upper()} {b.kind.replace('nt_', 'non-temporal ')}, {_threads(b.threads)}"
+            out.append((name, f"{b.gb_per_s:.1f} GB/s"))
+        return out
+
     def gflops(self, dtype: str, threads: int) -> float:
         """The rate on a number of threads. Raises KeyError if it was not measured."""
         return self.fma_gflops[dtype][threads]
@@ -65,6 +82,10 @@ class Ceilings:
                 return b.gb_per_s
         got = f"{level}, {kind}, {threads}"
         raise KeyError(f"bandwidth: expected a level, kind and thread count that was measured; got {got}")
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
 
 
 def levels(target: Target, threads: int) -> dict[str, int]:

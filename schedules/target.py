@@ -22,7 +22,8 @@ from typing import Any, Final, final
 
 BITS: Final = {
     "float64": 64, "int64": 64, "float32": 32, "int32": 32, "float16": 16, "bfloat16": 16, "int16": 16,
-    "int8": 8, "uint8": 8, "bool": 8,
+    "int8": 8, "uint8": 8,
+    "uint16": 16, "uint32": 32, "uint64": 64, "bool": 8,
 }  # fmt: skip
 FAMILIES: Final = ("cpu", "cuda", "rocm")
 HOST: Final = "host"

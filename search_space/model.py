@@ -84,11 +84,10 @@ class PhaseModel:
 MATHS_COST = {"exp": 12, "tanh": 16, "sigmoid": 18, "erf": 26, "log": 24, "sqrt": 8, "rsqrt": 12, "pow": 90, "sin": 70, "cos": 70}
 
 
-def model(sketch: Sketch, rows: NDArray[np.int64], structure: list[Phase] | None = None) -> list[PhaseModel]:
-    """The loop model of every phase for candidates ``rows`` (N, P). Pass ``sketch.structure`` to find it only once for
-    several arrays of candidates."""
+def model(sketch: Sketch, rows: NDArray[np.int64]) -> list[PhaseModel]:
+    """The loop model of every phase for candidates ``rows`` (N, P)."""
     values = sketch.columns(rows)
-    return [_phase(p, sketch, values, len(rows)) for p in (sketch.structure if structure is None else structure)]
+    return [_phase(p, sketch, values, len(rows)) for p in sketch.structure]
 
 
 def _phase(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.int64]], n: int) -> PhaseModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from pathlib import Path
@@ -232,6 +233,12 @@ def test_ceilings_of_all_levels(tmp_path: Path) -> None:
     assert {b.level for b in found.bandwidth} == set(levels(TARGET, 1))
     assert {b.kind for b in found.bandwidth} == {"read", "copy", "nt_copy"}
     assert found.gb_per_s("l1", "read", 1) > found.gb_per_s("dram", "read", 1) > 0
+    rows = dict(found.rows())
+    assert rows["float32 multiply-add, 1 thread"].endswith(" GFLOP/s")
+    assert rows["DRAM non-temporal copy, 1 thread"].endswith(" GB/s")
+    data = json.loads(json.dumps(found.to_dict()))
+    assert data["fma_gflops"]["float32"]["1"] == found.gflops("float32", 1)
+    assert len(data["bandwidth"]) == len(found.bandwidth)
     with pytest.raises(KeyError, match="got l9, read, 1"):
         found.gb_per_s("l9", "read", 1)
 

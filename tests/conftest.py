@@ -1,0 +1,62 @@
+"""What every test gets: golden programs, the verifier after every apply, and reproducible hypothesis runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from tilewright.graph.workload import Workload
+from tilewright.schedules import kernel
+from tilewright.schedules.nest import Program, verify
+from tilewright.schedules.steps import Schedule
+
+GOLDEN = Path(__file__).parent / "golden"
+
+settings.register_profile("reproducible", derandomize=True, deadline=None, database=None)
+settings.load_profile("reproducible")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--update-golden`` rewrites the expected programs."""
+    parser.addoption("--update-golden", action="store_true", help="rewrite the files in tests/golden")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The smallest test runs first: if it fails, nothing else means anything."""
+    items.sort(key=lambda item: item.path.name != "test_tiny.py")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Compare a text with ``tests/golden/<test file>/<test name>.txt``."""
+    name = re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
+    path = GOLDEN / request.path.stem / f"{name}.txt"
+    update = bool(request.config.getoption("--update-golden"))
+
+    def compare(text: str) -> None:
+        if update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        if not path.exists():
+            pytest.fail(f"{path.relative_to(GOLDEN)} does not exist; run pytest --update-golden and read what it wrote")
+        assert text == path.read_text(encoding="utf-8"), "the program changed; if on purpose, run pytest --update-golden"
+
+    return compare
+
+
+@pytest.fixture(autouse=True)
+def _verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every program that a test builds obeys the rules of the loop language."""
+    real = kernel.apply
+
+    def apply_and_verify(workload: Workload, schedule: Schedule) -> Program:
+        program = real(workload, schedule)
+        verify(program)
+        return program
+
+    monkeypatch.setattr(kernel, "apply", apply_and_verify)
