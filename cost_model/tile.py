@@ -32,7 +32,8 @@ MASK = (2.0, 1.5)
 """Operations of a comparison of the lanes' indices: once, and for each register."""
 SCALAR_GUARD = 3.0
 MASKED_LANE = 3.0
-"""Operations to guard one lane of a load that is done lane by lane."""
+GUARDED_LANE = 2.0
+"""Operations to guard one lane of a load that is done lane by lane: by a condition of its own, and by one for all."""
 WINDOW_UOPS = 224.0
 """Operations a core looks ahead over: short tiles overlap with their neighbours."""
 UOP_CACHE = 4096.0
@@ -249,8 +250,8 @@ def _body(s: StageModel, target: Target, width: Mapping[str, Any]) -> _Body:
         for a in g - {v}:
             each = each * width.get(a, 1.0)
         guards = guards + (each * (MASK[0] + MASK[1] * registers) if v in g else each * SCALAR_GUARD)
-    if masked:
-        guards = guards + kinds["strided"] * MASKED_LANE
+    if s.guards:
+        guards = guards + kinds["strided"] * (MASKED_LANE if masked else GUARDED_LANE)
     spread = s.spread if s.reducer is not None else 1.0
     accumulators = registers * repeat * (spread if s.reducer is not None else 1.0)
     alive = (accumulators if s.reducer is not None else registers) + registers + 1.0 + kept / unrolled + (3.0 * registers if s.maths else 0.0)

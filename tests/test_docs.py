@@ -1,7 +1,7 @@
-"""The documents against the code: examples run, options exist, links lead somewhere, the folder map is the tree.
+"""The documents against the code: examples run, options exist, links lead somewhere, the folders are there.
 
-A fenced python block whose first line begins with ``# not run`` is shown only; all other blocks of a page run in
-one process, in order. Commands that need a model are checked against the command line's own definition.
+A fenced python block whose first line begins with ``# not run`` is shown only; all other blocks of a page run
+in one process, in order. Commands that need a model are checked against the command line's own definition.
 """
 
 from __future__ import annotations
