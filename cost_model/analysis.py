@@ -1,17 +1,21 @@
-"""What the candidates of a sketch do to a core: cycles by cause and bytes by cache level, on arrays of candidates.
+"""What the candidates of a sketch do to a core: cycles by cause and bytes by cache level, on arrays of
+candidates.
 
-Features and the prior read one :class:`Analysis`, so nothing is computed twice. Each stage is looked at on its own, in two parts:
+Features and the prior read one :class:`Analysis`, so nothing is computed twice. Each stage is looked at on
+its own, in two parts:
 
-- *the innermost tile* (:mod:`tilewright.cost_model.tile`): what the straight-line code inside the loops costs;
-- *the loops around it*: working sets at every depth. Of the cache levels, each keeps the outermost depth whose working set fits;
-  what is outside that depth fetches the footprint again, except that a loop that does not index a tensor finds it there.
+- *the innermost tile* (:mod:`tilewright.cost_model.tile`): what the straight-line code inside the loops
+  costs;
+- *the loops around it*: working sets at every depth. Of the cache levels, each keeps the outermost depth
+  whose working set fits; what is outside that depth fetches the footprint again, except that a loop that
+  does not index a tensor finds it there.
 
-All of it is an approximation whose job is to *order* candidates; the learned model corrects what is systematically wrong.
+All of it is an approximation whose job is to *order* candidates; the learned model corrects what is
+systematically wrong.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.cost_model.tile import TileCost, tile_cost
+from tilewright.cost_model.traffic import FITS, footprint, traffic
 from tilewright.schedules.target import Target
 from tilewright.search_space.access import Access
 from tilewright.search_space.model import PhaseModel, StageModel, model
@@ -27,11 +32,6 @@ from tilewright.search_space.sketch import Sketch
 
 Floats = NDArray[np.float64]
 
-WAYS = 8
-"""Associativity assumed of the first two cache levels."""
-FITS = 0.75
-"""Share of a cache that a working set may take."""
-PAGE = 4096
 CHUNK = 8192
 """Candidates looked at together: their arrays stay in the caches."""
 LEVELS = 3
@@ -91,7 +91,10 @@ class Analysis:
 
     def main(self) -> StageCost:
         """The stage with most work."""
-        return max((s for p in self.phases for s in p.stages), key=lambda s: s.model.points * (s.model.arithmetic + s.model.maths))
+        return max(
+            (s for p in self.phases for s in p.stages),
+            key=lambda s: s.model.points * (s.model.arithmetic + s.model.maths),
+        )
 
 
 def analyse(sketch: Sketch, rows: NDArray[np.int64]) -> Analysis:
@@ -135,10 +138,11 @@ def _phase(phase: PhaseModel, target: Target, n: int) -> PhaseCost:
 
 
 def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int) -> StageCost:
-    """``again``: tensors that an earlier stage of the phase has just read in the same ``depth`` outer loops."""
+    """``again``: tensors that an earlier stage of the phase has just read in the same ``depth`` outer
+    loops."""
     dynamic = [lp for lp in s.loops if lp.kind in ("serial", "parallel")]
     spans = _spans(s)
-    feet = [[_foot(a, span, target) for span in spans] for a in s.accesses]
+    feet = [[footprint(a, span, target) for span in spans] for a in s.accesses]
     deep = len(dynamic)
     outside: list[Any] = [1.0]
     for lp in dynamic:
@@ -152,8 +156,12 @@ def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int) -
         fits = [u <= FITS * limit for u in used]
         total, sparse = zero, zero
         for a, f in zip(s.accesses, feet, strict=True):
-            times = _times(a, again, fits, depth, level == LEVELS - 1, s.stream and a.stride(s.vector or "") == 1)
-            bytes_, part = _traffic(f, level, fits, outside, _touches(a, s, spans[-1]) * target.line_bytes, a.store)
+            times = _times(
+                a, again, fits, depth, level == LEVELS - 1, s.stream and a.stride(s.vector or "") == 1
+            )
+            bytes_, part = traffic(
+                f, level, fits, outside, _touches(a, s, spans[-1]) * target.line_bytes, a.store
+            )
             total, sparse = total + bytes_ * times, sparse + part * times
         moved.append(total)
         scattered.append(sparse)
@@ -168,13 +176,17 @@ def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int) -
         (sets[max(deep - 1, 0)], sets[near], sets[0]),
         sum((f[near].pages for f in feet), zero),
         np.maximum(sets[near], 1.0) / np.maximum(lines, 1.0),
-        np.minimum(sum((f[near].used for f in feet), zero) / np.maximum(lines, 1.0), 1.0) if feet else np.ones(n),
+        np.minimum(sum((f[near].used for f in feet), zero) / np.maximum(lines, 1.0), 1.0)
+        if feet
+        else np.ones(n),
     )
 
 
-def _times(a: Access, again: set[str], fits: list[NDArray[np.bool_]], depth: int, last: bool, stream: bool) -> Any:
-    """A store fetches its line and writes it back, unless it bypasses the caches; what was just read is still there if it
-    fits, and so is in the last level what the run or the kernel before has touched."""
+def _times(
+    a: Access, again: set[str], fits: list[NDArray[np.bool_]], depth: int, last: bool, stream: bool
+) -> Any:
+    """A store fetches its line and writes it back, unless it bypasses the caches; what was just read is
+    still there if it fits, and so is in the last level what the run or the kernel before has touched."""
     if a.store and stream:
         return 1.0 if last else 0.0
     once: Any = 2.0 if a.store else 1.0
@@ -184,7 +196,8 @@ def _times(a: Access, again: set[str], fits: list[NDArray[np.bool_]], depth: int
 
 
 def _touches(a: Access, s: StageModel, span: Mapping[str, Any]) -> Any:
-    """Memory operations of an access in the innermost tile that go to different places, where it is walked lane by lane."""
+    """Memory operations of an access in the innermost tile that go to different places, where it is walked
+    lane by lane."""
     if a.packed or s.vector is None or a.stride(s.vector) in (0, 1):
         return 0.0
     out: Any = 1.0
@@ -194,7 +207,8 @@ def _touches(a: Access, s: StageModel, span: Mapping[str, Any]) -> Any:
 
 
 def _spans(s: StageModel) -> list[Mapping[str, Any]]:
-    """Values each axis covers inside the first ``d`` loops that stay loops, for d = 0 (everything) to all of them."""
+    """Values each axis covers inside the first ``d`` loops that stay loops, for d = 0 (everything) to all
+    of them."""
     span: dict[str, Any] = {}
     for lp in s.loops:
         if lp.kind not in ("serial", "parallel"):
@@ -205,79 +219,3 @@ def _spans(s: StageModel) -> list[Mapping[str, Any]]:
             span[lp.axis] = span.get(lp.axis, 1.0) * lp.trips
             out.append(dict(span))
     return out[::-1]
-
-
-@dataclass(frozen=True, slots=True)
-class _Foot:
-    """Footprint of one access in bytes: whole lines, what they occupy of each cache level, and what is used of them."""
-
-    moved: Any
-    occupied: tuple[Any, Any, Any]
-    used: Any
-    pages: Any
-
-
-def _foot(a: Access, span: Mapping[str, Any], target: Target) -> _Foot:
-    line = target.line_bytes
-    used = a.footprint(span) * a.nbytes
-    if a.packed or not a.dims:
-        return _Foot(used, (used, used, used), used, np.maximum(used / PAGE, 1.0))
-    moved = a.lines(span, line) * line
-    if len(a.dims) < 2:
-        return _Foot(moved, (moved, moved, moved), used, np.maximum(used / PAGE, 1.0))
-    rows: Any = 1.0
-    pages: Any = 1.0
-    walks: list[tuple[float, Any]] = []
-    stride = float(a.nbytes)
-    for k in range(len(a.dims) - 1, -1, -1):
-        size, terms = a.dims[k]
-        if terms and k < len(a.dims) - 1:
-            extent: Any = 1.0
-            for axis, c in terms:
-                extent = extent + abs(c) * (span.get(axis, 1.0) - 1.0)
-            extent = np.minimum(extent, size)
-            rows = rows * extent
-            pages = pages * (extent if stride >= PAGE else np.maximum(extent * stride / PAGE, 1.0))
-            walks.append((stride * (terms[0][1] if len(terms) == 1 else 1) / line, extent))
-        stride *= size
-    lines = moved / line
-    first = moved * _crowding(walks, lines, rows, WAYS, target.l1d_bytes // (line * WAYS))
-    second = moved * _crowding(walks, lines, rows, FITS * WAYS, target.l2_bytes // (line * WAYS))
-    return _Foot(moved, (first, second, moved), used, pages)
-
-
-def _crowding(walks: list[tuple[float, Any]], lines: Any, rows: Any, ways: float, sets: int) -> Any:
-    """By how much rows that start a fixed number of lines apart crowd into few sets of a cache: 1 if they spread or fit."""
-    if all(step < 1 or step != int(step) or math.gcd(int(step), sets or 1) == 1 for step, _ in walks):
-        return 1.0
-    spread = np.maximum(lines / np.maximum(rows, 1.0), 1.0)
-    for step, extent in walks:
-        whole = step >= 1 and step == int(step)
-        spread = spread * (np.minimum(extent, sets // math.gcd(int(step), sets)) if whole else extent)
-    spread = np.minimum(spread, max(sets, 1))
-    return np.where(lines > ways * spread, max(sets, 1) / spread, 1.0)
-
-
-def _traffic(
-    feet: list[_Foot], level: int, fits: list[NDArray[np.bool_]], outside: list[Any], touched: Any, store: bool
-) -> tuple[Any, Any]:
-    """Bytes fetched, and those that miss because they crowd: the footprint one loop further out than what fits, once for each
-    iteration of the loops outside that.
-
-    ``fits[d]`` tells whether everything inside the first ``d`` loops fits. Where not even the innermost tile does, each of its
-    memory operations fetches a line of its own.
-    """
-    deep = len(feet) - 1
-    out = np.maximum(feet[deep].moved, touched) * outside[deep]
-    crowded = [f.occupied[level] is not f.moved for f in feet]
-    part = np.where(feet[max(deep - 1, 0)].occupied[level] > feet[max(deep - 1, 0)].moved, out, 0.0)
-    for d in range(deep, 0, -1):
-        bytes_ = feet[d - 1].moved * outside[d - 1]
-        keeps = fits[d]
-        if crowded[d - 1]:
-            share = 1.0 - feet[d - 1].moved / np.maximum(feet[d - 1].occupied[level], 1.0)
-            if d == deep and store and level == 0:  # in a crowded set of L1 not even the lines of one tile stay
-                keeps = keeps & (share <= 0.0)
-            part = np.where(keeps, np.minimum(bytes_, out) * share, part)
-        out = np.where(keeps, np.minimum(bytes_, out), out)
-    return np.where(fits[0], feet[0].moved, out), np.where(fits[0], 0.0, part)

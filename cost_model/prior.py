@@ -1,7 +1,8 @@
 """The analytic prior: how long a candidate would take, before anything was measured.
 
-A roofline over one core's units and the cache levels, for each stage; stages and phases add up. It is made to order candidates.
-Its unit is nanoseconds at an assumed clock; the learned model finds the factor of the machine at hand.
+A roofline over one core's units and the cache levels, for each stage; stages and phases add up. It is made
+to order candidates. Its unit is nanoseconds at an assumed clock; the learned model finds the factor of the
+machine at hand.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Apply a schedule: phases and steps in, loop program out.
 
-One recursion opens the loops of a stage from the outside in. Every axis carries its value so far (an affine form) and the
-width that is left; opening a loop of tile size ``s`` over a width ``w`` makes ``w // s`` full tiles and, where ``s`` does not
-divide ``w``, a second body of the static width ``w % s``. A block loop that still has loops of the same axis inside does not
-double its body: the inner extents become ``min(...)`` instead, and only the innermost tiles come in two sizes.
+One recursion opens the loops of a stage from the outside in. Every axis carries its value so far (an affine
+form) and the width that is left; opening a loop of tile size ``s`` over a width ``w`` makes ``w // s`` full
+tiles and, where ``s`` does not divide ``w``, a second body of the static width ``w % s``. A block loop that
+still has loops of the same axis inside does not double its body: the inner extents become ``min(...)``
+instead, and only the innermost tiles come in two sizes.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ MAX_STATEMENTS = 6000
 """Stores of one phase: what keeps building the program itself short."""
 MAX_LANES = 256
 MAX_INSTRUCTIONS = 8000
-"""Vector instructions of a program (:func:`tilewright.schedules.nest.instructions`): what LLVM compiles within a second."""
+"""Vector instructions of a program (:func:`tilewright.schedules.nest.instructions`): what LLVM compiles
+within a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,8 @@ Width = int | Dyn
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """Where a tensor local to the phase lives: element ``sum(stride[a] * (value of a - base[a]))`` of ``buffer``."""
+    """Where a tensor local to the phase lives: element ``sum(stride[a] * (value of a - base[a]))`` of
+    ``buffer``."""
 
     buffer: Buffer
     strides: Mapping[str, int]
@@ -100,7 +103,10 @@ Body = Callable[[State], Node]
 def apply(workload: Workload, schedule: Schedule) -> Program:
     """The loop program of ``workload`` under ``schedule``. Raises ScheduleError if a step is not legal."""
     parts = phases(workload, schedule)
-    check(bool(parts), f"workload {workload.output}: expected at least one stage; got only views, which need no kernel")
+    check(
+        bool(parts),
+        f"workload {workload.output}: expected at least one stage; got only views, which need no kernel",
+    )
     known = {s.name for p in parts for s in p.stages} | set(workload.stages)
     for step in schedule.steps:
         check(step.stage in known, f"{step}: expected a stage of {sorted(known)}; got {step.stage!r}")
@@ -123,8 +129,8 @@ def apply(workload: Workload, schedule: Schedule) -> Program:
     size = sum(instructions(n) for n in (*prepare, *body))
     check(
         size <= MAX_INSTRUCTIONS,
-        f"expected a program of at most {MAX_INSTRUCTIONS} vector instructions; got about {size}; unroll less or choose smaller "
-        "vectors",
+        f"expected a program of at most {MAX_INSTRUCTIONS} vector instructions; got about {size}; "
+        "unroll less or choose smaller vectors",
     )
     out = types[workload.output]
     return Program(
@@ -177,8 +183,12 @@ class _Phase:
         stage = self.phase.stage(name)
         outside = self.loops.items[: self.position[name]]
         opened = {i.axis for i in outside} & {a for a, _ in stage.reduce}
-        check(not opened, f"at {name}: expected a place outside the loops of {sorted(opened)}, which it reduces")
-        check(all(i.kind != "vector" for i in outside), f"at {name}: expected a place outside the vector loop")
+        check(
+            not opened, f"at {name}: expected a place outside the loops of {sorted(opened)}, which it reduces"
+        )
+        check(
+            all(i.kind != "vector" for i in outside), f"at {name}: expected a place outside the vector loop"
+        )
         parallel = [k for k, i in enumerate(self.loops.items) if i.kind == "parallel"]
         check(
             not outside or not parallel or len(outside) > parallel[-1],
@@ -193,7 +203,10 @@ class _Phase:
                 state = replace(state, base={**state.base, a: ZERO}, width={**state.width, a: e})
         for s in self.phase.stages:
             loops = self.loops if s is leader else self._producer_loops(s)
-            check(s is leader or not loops.stream, f"stream {s.name}: expected {leader.name}, which writes to memory")
+            check(
+                s is leader or not loops.stream,
+                f"stream {s.name}: expected {leader.name}, which writes to memory",
+            )
             for pack in loops.packs:
                 check(s.reducer == "sum", f"{pack}: expected a stage that sums products")
                 if pack.loop == "root":
@@ -279,7 +292,9 @@ class _Phase:
         sizes = self._own_sizes(stage)
         for a in inherited:
             count = first.get(a, 0)
-            fixed = (*inherited[a], 1)[:count]  # the innermost loop of an axis covers one element an iteration
+            fixed = (*inherited[a], 1)[
+                :count
+            ]  # the innermost loop of an axis covers one element an iteration
             check(
                 (*sizes[a], 1)[:count] == fixed,
                 f"split {stage.name} {a}: expected the sizes {fixed} of the loops outside; got {sizes[a]}",
@@ -292,7 +307,8 @@ class _Phase:
         loops = stage_loops(stage, self.schedule, sizes, shared, own)
         check(
             all(i.kind != "parallel" for i in loops.items),
-            f"parallel {stage.name}: it is computed inside {self.phase.leader.name}; make the loops of that parallel",
+            f"parallel {stage.name}: it is computed inside {self.phase.leader.name}; make the loops of that "
+            "parallel",
         )
         return loops
 
@@ -313,11 +329,15 @@ class _Phase:
             value = self._expr(stage, stage.body, state, loops)
             return self._store(Store(local.buffer.name, _local_index(local, state).expr(), value))
         return self._open(
-            loops.items[position], loops, state, lambda s: self._injective(stage, loops, local, position + 1, s)
+            loops.items[position],
+            loops,
+            state,
+            lambda s: self._injective(stage, loops, local, position + 1, s),
         )
 
     def _reduction(self, stage: PStage, loops: StageLoops, local: Local, state: State) -> Node:
-        """Outer loops (spatial ones, and blocks of the reduction), then the accumulators and the loops inside them."""
+        """Outer loops (spatial ones, and blocks of the reduction), then the accumulators and the loops inside
+        them."""
         assert stage.reducer is not None
         spatial = {a for a, _ in stage.axes}
         dynamic = [k for k, i in enumerate(loops.items) if i.axis in spatial and not i.static]
@@ -328,7 +348,8 @@ class _Phase:
         vectors = [i.name for i in loops.items[:inner] if i.kind == "vector"]
         check(
             not vectors,
-            f"vectorize {stage.name}: expected {vectors} inside every spatial loop that stays a loop ({places[-1:]})",
+            f"vectorize {stage.name}: expected {vectors} inside every spatial loop that stays a loop "
+            f"({places[-1:]})",
         )
         for p in loops.packs:
             check(p.loop in ("root", *places), f"{p}: expected root or a loop of {places}; got {p.loop!r}")
@@ -354,7 +375,13 @@ class _Phase:
         return outside(0, state)
 
     def _accumulate(
-        self, stage: PStage, loops: StageLoops, local: Local, state: State, inner: int, outer_reduce: list[Item]
+        self,
+        stage: PStage,
+        loops: StageLoops,
+        local: Local,
+        state: State,
+        inner: int,
+        outer_reduce: list[Item],
     ) -> Node:
         reducer = stage.reducer
         assert reducer is not None
@@ -402,7 +429,9 @@ class _Phase:
         if spread_local is not None:
             nodes.append(self._fold(wide, spatial_items, loops, spread_local, result_local, state, reducer))
         if target is not local:
-            nodes.append(self._over(spatial_items, loops, state, lambda s: self._copy(local, result_local, s)))
+            nodes.append(
+                self._over(spatial_items, loops, state, lambda s: self._copy(local, result_local, s))
+            )
         node = seq(nodes)
         if spread_local is not None:
             node = Alloc(spread_local.buffer, node)
@@ -418,7 +447,10 @@ class _Phase:
             w = state.width[a]
             assert isinstance(w, int)
             size *= w
-        check(size <= MAX_REGISTER_ELEMENTS, f"{name}: expected at most {MAX_REGISTER_ELEMENTS} accumulators; got {size}")
+        check(
+            size <= MAX_REGISTER_ELEMENTS,
+            f"{name}: expected at most {MAX_REGISTER_ELEMENTS} accumulators; got {size}",
+        )
         return Local(Buffer(name, size, dtype, "register"), strides, {a: state.base[a] for a in spatial})
 
     def _wide_counts(self, stage: PStage, wide: list[Item]) -> dict[str, int]:
@@ -426,7 +458,9 @@ class _Phase:
         sizes = self._own_sizes(stage)
         extents = stage.extents
         return {
-            i.name: (min(sizes[i.axis][i.level - 1], extents[i.axis]) if i.level else extents[i.axis]) // i.size for i in wide
+            i.name: (min(sizes[i.axis][i.level - 1], extents[i.axis]) if i.level else extents[i.axis])
+            // i.size
+            for i in wide
         }
 
     def _spread_buffer(
@@ -439,11 +473,24 @@ class _Phase:
             size *= counts[i.name]
         strides = {a: s * size for a, s in result.strides.items()}
         total = size * result.buffer.size
-        check(total <= MAX_REGISTER_ELEMENTS, f"spread {stage.name}: expected fewer accumulators; got {total}")
-        return Local(Buffer(f"{stage.name}.wide", total, dtype, "register"), {**strides, **lanes}, dict(result.base), counts)
+        check(
+            total <= MAX_REGISTER_ELEMENTS, f"spread {stage.name}: expected fewer accumulators; got {total}"
+        )
+        return Local(
+            Buffer(f"{stage.name}.wide", total, dtype, "register"),
+            {**strides, **lanes},
+            dict(result.base),
+            counts,
+        )
 
     def _over_wide(
-        self, wide: list[Item], spatial: list[Item], loops: StageLoops, where: Local, state: State, value: Expr
+        self,
+        wide: list[Item],
+        spatial: list[Item],
+        loops: StageLoops,
+        where: Local,
+        state: State,
+        value: Expr,
     ) -> Node:
         def lanes(position: int, st: State) -> Node:
             if position == len(wide):
@@ -514,7 +561,9 @@ class _Phase:
                     nodes.append(self._store(Store(name, at(st, place(k)).expr(), value, reducer)))
                 gap *= 2
             value = Load(dtype, name, (at(st, place(0)).expr(),))
-            nodes.append(self._store(Store(target.buffer.name, _local_index(target, st).expr(), value, reducer)))
+            nodes.append(
+                self._store(Store(target.buffer.name, _local_index(target, st).expr(), value, reducer))
+            )
             return seq(nodes)
 
         def lanes(st: State) -> Node:
@@ -536,7 +585,9 @@ class _Phase:
 
     # ------------------------------------------------------------ packing
 
-    def _pack_plan(self, stage: PStage, loops: StageLoops, pack: Pack, state: State) -> tuple[Expr, list[Item], Packed]:
+    def _pack_plan(
+        self, stage: PStage, loops: StageLoops, pack: Pack, state: State
+    ) -> tuple[Expr, list[Item], Packed]:
         factors = product_factors(stage.body)
         check(
             stage.reducer == "sum" and pack.factor < len(factors) and len(factors) > 1,
@@ -552,7 +603,9 @@ class _Phase:
             inside = sorted(_reads_expr(factor) & self.phase.local)
             check(not inside, f"{pack}: expected a factor that exists before the loops; it reads {inside}")
         check(bool(wanted), f"{pack}: expected a factor that the loops inside walk")
-        check(sorted(wanted) == sorted(pack.layout), f"{pack}: expected the loops {sorted(wanted)}, each once")
+        check(
+            sorted(wanted) == sorted(pack.layout), f"{pack}: expected the loops {sorted(wanted)}, each once"
+        )
         items: list[Item] = []
         for name in pack.layout:
             axis, level = name.rsplit(".", 1)
@@ -581,7 +634,9 @@ class _Phase:
         buffer = Buffer(f"{stage.name}.pack{pack.factor}", size, factor.dtype, scope)
         return factor, items, Packed(buffer, strides)
 
-    def _pack_nest(self, stage: PStage, factor: Expr, items: list[Item], packed: Packed, state: State) -> Node:
+    def _pack_nest(
+        self, stage: PStage, factor: Expr, items: list[Item], packed: Packed, state: State
+    ) -> Node:
         last = items[-1]
         outer_last = [o for o in items if o.axis == last.axis and o.level < last.level]
         width = outer_last[-1].size if outer_last else 0
@@ -631,8 +686,8 @@ class _Phase:
         if item.static and (isinstance(w, Dyn) or w % item.size):
             check(
                 partition,
-                f"{item.kind} {loops.stage} {item.name}: expected a tile size that divides {item.axis}, because a loop of the "
-                "axis stays a loop inside it",
+                f"{item.kind} {loops.stage} {item.name}: expected a tile size that divides {item.axis}, "
+                "because a loop of the axis stays a loop inside it",
             )
             if isinstance(w, Dyn):
                 return self._resolve(item.axis, state, lambda s: self._open(item, loops, s, body))
@@ -640,7 +695,9 @@ class _Phase:
             full, rest = divmod(w, item.size)
             if item.kind == "parallel" or (rest and not partition):
                 inner: Width = Dyn(item.size, state.base[item.axis] + Affine((), w)) if rest else item.size
-                return self._loop(item, const(-(-w // item.size), "int64"), -(-w // item.size), state, inner, body)
+                return self._loop(
+                    item, const(-(-w // item.size), "int64"), -(-w // item.size), state, inner, body
+                )
             nodes: list[Node] = []
             if full:
                 nodes.append(self._loop(item, const(full, "int64"), full, state, item.size, body))
@@ -650,12 +707,13 @@ class _Phase:
         left = w.end + state.base[item.axis].scale(-1)
         check(
             item.kind != "parallel",
-            f"parallel {loops.stage}: expected tile sizes of axis {item.axis} that divide it, because {item.name} is parallel "
-            "inside another loop of the axis",
+            f"parallel {loops.stage}: expected tile sizes of axis {item.axis} that divide it, because "
+            f"{item.name} is parallel inside another loop of the axis",
         )
         check(
             w.cap % item.size == 0 and all(c % item.size == 0 for _, c in left.terms),
-            f"stage {loops.stage}: expected tile sizes of axis {item.axis} that nest; got {item.size} in {w.cap}",
+            f"stage {loops.stage}: expected tile sizes of axis {item.axis} that nest; got {item.size} in "
+            f"{w.cap}",
         )
         rest = left.const % item.size
         limit = w.cap // item.size
@@ -663,14 +721,14 @@ class _Phase:
         if rest and not partition:
             inner = Dyn(item.size, w.end)
             return self._up_to(item, floor + Affine((), 1), limit, state, inner, body)
-        nodes = self._up_to(item, floor, limit, state, item.size, body)
+        main = self._up_to(item, floor, limit, state, item.size, body)
         if not rest:
-            return nodes
+            return main
         low, high = interval(left, state.ranges)
         if low >= w.cap:
-            return nodes
+            return main
         tail = body(_not_full(state.step(item, floor, rest), item))
-        return seq([nodes, tail if high < w.cap else If(binary("lt", left.expr(), w.cap), tail)])
+        return seq([main, tail if high < w.cap else If(binary("lt", left.expr(), w.cap), tail)])
 
     def _up_to(self, item: Item, count: Affine, limit: int, state: State, width: Width, body: Body) -> Node:
         """A loop of ``min(count, limit)`` iterations, where the count depends on the loops outside."""
@@ -721,7 +779,9 @@ class _Phase:
     def _store(self, node: Store) -> Node:
         self.statements += 1
         if self.statements > MAX_STATEMENTS:
-            raise ScheduleError(f"the loop program has more than {MAX_STATEMENTS} statements; choose smaller tiles")
+            raise ScheduleError(
+                f"the loop program has more than {MAX_STATEMENTS} statements; choose smaller tiles"
+            )
         return node
 
     # ------------------------------------------------------------ expressions
@@ -746,7 +806,9 @@ class _Phase:
             if isinstance(n, Load):
                 local = state.locals.get(n.tensor)
                 if local is not None:
-                    return Load(n.dtype, local.buffer.name, (_read_index(local, n, self.phase, state).expr(),))
+                    return Load(
+                        n.dtype, local.buffer.name, (_read_index(local, n, self.phase, state).expr(),)
+                    )
                 flat = rewrite(n.index[0], rule, memo)
                 simple = affine(flat, state.ranges)
                 return Load(n.dtype, n.tensor, (simple.expr() if simple is not None else flat,))

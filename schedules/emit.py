@@ -1,6 +1,7 @@
 """A small writer of LLVM IR text: one function body, typed values, and nothing about loops or schedules.
 
-Text instead of an object model because a candidate has to compile in milliseconds: appending a line costs a microsecond.
+Text instead of an object model because a candidate has to compile in milliseconds: appending a line costs a
+microsecond.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from dataclasses import dataclass, field
 from tilewright.graph.dtypes import UNSIGNED
 
 LLVM_TYPES = {
-    "float32": "float", "float64": "double", "int8": "i8", "uint8": "i8", "int16": "i16", "uint16": "i16", "int32": "i32",
-    "uint32": "i32", "int64": "i64", "uint64": "i64", "bool": "i1",
+    "float32": "float", "float64": "double", "int8": "i8", "uint8": "i8", "int16": "i16", "uint16": "i16",
+    "int32": "i32", "uint32": "i32", "int64": "i64", "uint64": "i64", "bool": "i1",
 }  # fmt: skip
-#: Flags on floating-point arithmetic: fuse multiply-add, divide by reciprocal when invariant. No reassociation, NaN and
+#: Flags on floating-point arithmetic: fuse multiply-add, divide by reciprocal when invariant. No
+#: reassociation, NaN and
 #: infinities keep their meaning.
 FAST = "contract arcp"
 
@@ -141,7 +143,9 @@ class Function:
         result = vector_type(LLVM_TYPES[dtype], lanes)
         self.declare(f"declare {result} {full}({', '.join(a.type for a in args)})")
         return self.op(
-            f"call {flags + ' ' if flags else ''}{result} {full}({', '.join(a.typed for a in args)})", dtype, lanes
+            f"call {flags + ' ' if flags else ''}{result} {full}({', '.join(a.typed for a in args)})",
+            dtype,
+            lanes,
         )
 
     def splat(self, v: Value, lanes: int) -> Value:
@@ -153,7 +157,9 @@ class Function:
             return Value(f"splat ({v.type} {v.name})", v.dtype, lanes)
         vec = vector_type(v.type, lanes)
         one = self.op(f"insertelement {vec} poison, {v.typed}, i64 0", v.dtype, lanes)
-        return self.op(f"shufflevector {vec} {one.name}, {vec} poison, <{lanes} x i32> zeroinitializer", v.dtype, lanes)
+        return self.op(
+            f"shufflevector {vec} {one.name}, {vec} poison, <{lanes} x i32> zeroinitializer", v.dtype, lanes
+        )
 
     def shuffle(self, a: Value, b: Value | None, mask: list[int]) -> Value:
         """Lanes picked from ``a`` then ``b``."""

@@ -1,8 +1,8 @@
 """LLVM IR text to machine code in this process, and to object code.
 
-The pass pipeline is short and ours: inline the maths, promote register buffers to SSA values, remove common
-subexpressions. (NewGVN is left out on purpose: it miscompiled guarded loads of padded convolutions.) LLVM's own vectoriser and unroller stay off: vectors, unrolling and tiles come from the
-schedule.
+The pass pipeline is short and ours: inline the maths, promote register buffers to SSA values, simplify. LLVM's own vectoriser and
+unroller stay off: vectors, unrolling and tiles come from the schedule. NewGVN is left out on purpose: it miscompiled guarded loads
+of padded convolutions, and what it removed, the back end removes too.
 """
 
 from __future__ import annotations
@@ -142,9 +142,13 @@ class Code:
 
     def function(self, name: str) -> Callable[[int], None]:
         """A ``void name(ptr)`` as a Python callable taking an address."""
-        keep = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.address(name))
-        keep._engine = self._engine
-        return keep
+        call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.address(name))
+        engine = self._engine
+
+        def run(args: int, _keep: Any = engine) -> None:
+            call(args)
+
+        return run
 
 
 def compile_text(text: str, target: Target) -> Code:

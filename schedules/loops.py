@@ -1,4 +1,5 @@
-"""How one stage is looped: tile sizes, loop order and loop kinds, read from the steps of a schedule and checked."""
+"""How one stage is looped: tile sizes, loop order and loop kinds, read from the steps of a schedule and
+checked."""
 
 from __future__ import annotations
 
@@ -6,7 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilewright.schedules.phases import PStage
-from tilewright.schedules.steps import Order, Pack, Parallel, Schedule, Split, Spread, Step, Stream, Unroll, Vectorize, check
+from tilewright.schedules.steps import (
+    Order,
+    Pack,
+    Parallel,
+    Schedule,
+    Split,
+    Spread,
+    Step,
+    Stream,
+    Unroll,
+    Vectorize,
+    check,
+)
 
 STATIC = ("vector", "unroll")
 
@@ -48,20 +61,31 @@ class StageLoops:
     def item(self, name: str) -> Item:
         """The loop called ``name``."""
         found = next((i for i in self.items if i.name == name), None)
-        check(found is not None, f"stage {self.stage}: expected a loop of {[i.name for i in self.items]}; got {name!r}")
+        check(
+            found is not None,
+            f"stage {self.stage}: expected a loop of {[i.name for i in self.items]}; got {name!r}",
+        )
         assert found is not None
         return found
 
 
-def sizes_of(stage: PStage, schedule: Schedule, inherited: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+def sizes_of(
+    stage: PStage, schedule: Schedule, inherited: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
     """Tile sizes of every axis: from ``split`` steps, else inherited from the leader, else none."""
     out = {a: inherited.get(a, ()) for a in stage.extents}
     for step in schedule.of(stage.name):
         if isinstance(step, Split):
             check(step.axis in out, f"{step}: expected an axis of {sorted(out)}; got {step.axis!r}")
-            check(len(step.sizes) > 0 and all(s > 0 for s in step.sizes), f"{step}: expected sizes of at least 1")
+            check(
+                len(step.sizes) > 0 and all(s > 0 for s in step.sizes),
+                f"{step}: expected sizes of at least 1",
+            )
             for outer, inner in zip(step.sizes, step.sizes[1:], strict=False):
-                check(outer % inner == 0, f"{step}: expected each size to be a multiple of the next; got {outer}, {inner}")
+                check(
+                    outer % inner == 0,
+                    f"{step}: expected each size to be a multiple of the next; got {outer}, {inner}",
+                )
             out[step.axis] = step.sizes
     return out
 
@@ -73,11 +97,13 @@ def stage_loops(
     first_level: Mapping[str, int],
     inherited_kinds: Mapping[str, str],
 ) -> StageLoops:
-    """Read the loops of ``stage``. ``first_level`` says, for axes shared with a leader, the first level that is still open
-    where the stage is computed; ``inherited_kinds`` gives the leader's loop kinds."""
+    """Read the loops of ``stage``. ``first_level`` says, for axes shared with a leader, the first level that
+    is still open where the stage is computed; ``inherited_kinds`` gives the leader's loop kinds."""
     steps = schedule.of(stage.name)
     names = [
-        f"{a}.{k}" for a, _ in stage.axes + stage.reduce for k in range(first_level.get(a, 0), len(sizes[a]) + 1)
+        f"{a}.{k}"
+        for a, _ in stage.axes + stage.reduce
+        for k in range(first_level.get(a, 0), len(sizes[a]) + 1)
     ]
     kinds = {n: inherited_kinds.get(n, "serial") for n in names}
     for step in steps:
@@ -90,14 +116,20 @@ def stage_loops(
     reduced = {a for a, _ in stage.reduce}
     for loop in spread:
         axis = loop.rsplit(".", 1)[0]
-        check(kinds[loop] == "unroll" and axis in reduced, f"spread {stage.name} {loop}: expected an unrolled reduction loop")
+        check(
+            kinds[loop] == "unroll" and axis in reduced,
+            f"spread {stage.name} {loop}: expected an unrolled reduction loop",
+        )
     vectors = [n for n in names if kinds[n] == "vector"]
     check(len(vectors) <= 1, f"vectorize {stage.name}: expected at most one vector loop; got {vectors}")
     count = next((s.count for s in steps if isinstance(s, Parallel)), 0)
     check(count <= len(order), f"parallel {stage.name} {count}: the stage has only {len(order)} loops")
     for n in order[:count]:
         axis = n.rsplit(".", 1)[0]
-        check(axis not in reduced, f"parallel {stage.name}: loop {n} is a reduction; split it into a stage of partial results")
+        check(
+            axis not in reduced,
+            f"parallel {stage.name}: loop {n} is a reduction; split it into a stage of partial results",
+        )
         check(kinds[n] == "serial", f"parallel {stage.name}: loop {n} is also {kinds[n]}")
         kinds[n] = "parallel"
     items = tuple(_item(n, sizes, kinds[n]) for n in order)
@@ -114,7 +146,10 @@ def _order(stage: PStage, steps: list[Step], names: list[str]) -> list[str]:
     seen: dict[str, int] = {}
     for n in order:
         axis, level = n.rsplit(".", 1)
-        check(seen.get(axis, -1) < int(level), f"{given[-1]}: expected the loops of axis {axis} from outer to inner")
+        check(
+            seen.get(axis, -1) < int(level),
+            f"{given[-1]}: expected the loops of axis {axis} from outer to inner",
+        )
         seen[axis] = int(level)
     return order
 

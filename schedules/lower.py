@@ -1,21 +1,22 @@
 """Lower a loop program to LLVM IR text.
 
-Design choices: unrolled loops are repeated here, with their variables as constants; a register buffer is an ``alloca`` whose
-addresses are then all constant, so that LLVM's SROA turns it into SSA values; vectors have exactly the width of the vector
-loop (16 or 24 lanes, or 5 in a remainder) and LLVM splits or widens them to what the target has; parallel loops call the
-OpenMP ABI. A kernel is ``void name(ptr args)``: ``args`` points to the addresses of the inputs, the output, the packed
-buffers, the shared buffers and the threads' scratch, in that order (:class:`Layout`).
+Design choices: unrolled loops are repeated here, with their variables as constants; a register buffer is an
+``alloca`` whose addresses are then all constant, so that LLVM's SROA turns it into SSA values; vectors have
+exactly the width of the vector loop (16 or 24 lanes, or 5 in a remainder) and LLVM splits or widens them to
+what the target has; parallel loops call the OpenMP ABI. A kernel is ``void name(ptr args)``: ``args`` points
+to the addresses of the inputs, the output, the packed buffers, the shared buffers and the threads' scratch,
+in that order (:class:`Layout`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tilewright.graph.affine import Affine, affine
 from tilewright.graph.dtypes import FLOATS, SIZES
-from tilewright.graph.expr import Const, Expr, Load, Op, Var, binary
+from tilewright.graph.expr import Const, Expr, Load, Op, binary
 from tilewright.schedules import maths
 from tilewright.schedules.emit import (
     FAST,
@@ -26,7 +27,19 @@ from tilewright.schedules.emit import (
     splat_literal,
     vector_type,
 )
-from tilewright.schedules.nest import Alloc, Buffer, If, Loop, Node, Note, Program, Seq, Store, walk
+from tilewright.schedules.nest import (
+    Alloc,
+    Buffer,
+    If,
+    Loop,
+    Node,
+    Note,
+    Parameter,
+    Program,
+    Seq,
+    Store,
+    walk,
+)
 from tilewright.schedules.scalar import REDUCER_OPS, across, operate
 
 ALIGN = 64
@@ -37,7 +50,8 @@ ZERO_BYTES = 2048
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a kernel expects in ``args``: addresses of ``names`` in order (sizes in bytes), then the thread scratch."""
+    """What a kernel expects in ``args``: addresses of ``names`` in order (sizes in bytes), then the thread
+    scratch."""
 
     names: tuple[str, ...]
     nbytes: tuple[int, ...]
@@ -57,7 +71,7 @@ class Lowered:
 
 def lower(program: Program, name: str, threads: int) -> Lowered:
     """The functions ``name`` (run) and ``name.prepare`` of a program, for up to ``threads`` threads."""
-    params = [*program.inputs, program.output, *program.packed, *program.shared]
+    params: list[Parameter | Buffer] = [*program.inputs, program.output, *program.packed, *program.shared]
     names = tuple(p.name for p in params)
     nbytes = tuple(p.size * SIZES[p.dtype] for p in params)
     dtypes = {p.name: p.dtype for p in params}
@@ -95,7 +109,9 @@ _RUNTIME = (
 class _Unit:
     """The functions of one kernel."""
 
-    def __init__(self, names: tuple[str, ...], dtypes: dict[str, str], threads: int, written: set[str]) -> None:
+    def __init__(
+        self, names: tuple[str, ...], dtypes: dict[str, str], threads: int, written: set[str]
+    ) -> None:
         self.names = names
         self.dtypes = dtypes
         self.threads = threads
@@ -105,7 +121,8 @@ class _Unit:
         self.helpers: set[tuple[str, int, str]] = set()
 
     def entry(self, name: str, body: Node) -> list[str]:
-        """``name`` calls one part after the other; a part whose outermost loop is parallel runs on all threads."""
+        """``name`` calls one part after the other; a part whose outermost loop is parallel runs on all
+        threads."""
         parts = [n for n in (body.nodes if isinstance(body, Seq) else (body,)) if not isinstance(n, Note)]
         texts: list[str] = []
         main = [f"define void @{name}(ptr %args) {{"]
@@ -117,19 +134,25 @@ class _Unit:
             if loops and self.threads > 1 and total > 1:
                 texts.append(self._worker(body_name, total))
                 main.append(
-                    f"  call void @GOMP_parallel(ptr @{body_name}.worker, ptr %args, i32 {min(self.threads, total)}, i32 0)"
+                    f"  call void @GOMP_parallel(ptr @{body_name}.worker, ptr %args, "
+                    f"i32 {min(self.threads, total)}, i32 0)"
                 )
                 self.declares.update(_RUNTIME)
             else:
                 loads = [self._load_pointer(m) for m in range(len(self.names) + 1)]
-                main += [line.replace("%p", f"%c{k}_").replace("%q", f"%d{k}_") for pair in loads for line in pair]
+                main += [
+                    line.replace("%p", f"%c{k}_").replace("%q", f"%d{k}_") for pair in loads for line in pair
+                ]
                 args = ", ".join(f"ptr %c{k}_{m}" for m in range(len(self.names) + 1))
                 main.append(f"  call void @{body_name}({args}, i64 0, i64 {total}, i64 0)")
         return [*texts, "\n".join([*main, "  ret void", "}"])]
 
     @staticmethod
     def _load_pointer(k: int) -> list[str]:
-        return [f"  %q{k} = getelementptr inbounds ptr, ptr %args, i64 {k}", f"  %p{k} = load ptr, ptr %q{k}, align 8"]
+        return [
+            f"  %q{k} = getelementptr inbounds ptr, ptr %args, i64 {k}",
+            f"  %p{k} = load ptr, ptr %q{k}, align 8",
+        ]
 
     def _worker(self, body: str, total: int) -> str:
         """The function each thread runs: its share of the iterations, in one piece."""
@@ -154,8 +177,10 @@ class _Unit:
         fn = Function()
         writer = _Writer(self, fn)
         scratch = f"%p{len(self.names)}"
-        writer.thread_base = fn.op(f"mul i64 %tid, @@THREAD_BYTES@@", "int64").name
-        writer.thread_base = fn.op(f"getelementptr inbounds i8, ptr {scratch}, i64 {writer.thread_base}", "int64").name
+        writer.thread_base = fn.op("mul i64 %tid, @@THREAD_BYTES@@", "int64").name
+        writer.thread_base = fn.op(
+            f"getelementptr inbounds i8, ptr {scratch}, i64 {writer.thread_base}", "int64"
+        ).name
         for k, n in enumerate(self.names):
             writer.pointers[n] = (f"%p{k}", self.dtypes[n])
         if loops:
@@ -231,7 +256,7 @@ class _Writer:
 
         self._counted("%lo", "%hi", body)
 
-    def _counted(self, start: str, stop: str, body: object) -> None:
+    def _counted(self, start: str, stop: str, body: Callable[[str], None]) -> None:
         fn = self.fn
         head, done = fn.new_label("loop"), fn.new_label("done")
         enter = fn.op(f"icmp slt i64 {start}, {stop}", "bool")
@@ -242,7 +267,7 @@ class _Writer:
         place = len(fn.lines)
         fn.lines.append("")
         with self._scope():
-            body(iv)  # type: ignore[operator]
+            body(iv)
         fn.do(f"{following} = add nuw nsw i64 {iv}, 1")
         again = fn.op(f"icmp slt i64 {following}, {stop}", "bool")
         fn.lines[place] = f"  {iv} = phi i64 [ {start}, %{before} ], [ {following}, %{fn.block} ]"
@@ -257,7 +282,9 @@ class _Writer:
         self.loaded = {}
         yield
         self.addresses.pop()
-        self.loaded = {k: v for k, v in outer.items() if k[0] not in self.unit.written and k[0] in self.unit.dtypes}
+        self.loaded = {
+            k: v for k, v in outer.items() if k[0] not in self.unit.written and k[0] in self.unit.dtypes
+        }
 
     def _loop(self, n: Loop) -> None:
         if n.kind == "unroll":
@@ -279,7 +306,9 @@ class _Writer:
             saved, self.loaded = self.loaded, {}
             self.node(n.body)
             # what the vector loop stored to is stale: the output, packed buffers and scratch
-            self.loaded = {k: v for k, v in saved.items() if k[0] not in self.unit.written and k[0] in self.unit.dtypes}
+            self.loaded = {
+                k: v for k, v in saved.items() if k[0] not in self.unit.written and k[0] in self.unit.dtypes
+            }
             self.lane = None
             return
         stop = self.value(n.extent)
@@ -407,7 +436,9 @@ class _Writer:
         if stride == 0 or lanes == 1:
             return self._read(e.dtype, self._guarded(self._offset(pointer, constant, e.dtype)), 1)
         if guard is not None and abs(stride) != 1:
-            pointers = [self._guarded(self._offset(pointer, constant + k * stride, e.dtype)) for k in range(lanes)]
+            pointers = [
+                self._guarded(self._offset(pointer, constant + k * stride, e.dtype)) for k in range(lanes)
+            ]
             return self._collect(e.dtype, pointers)
         if stride == 1:
             return self._read(e.dtype, self._guarded(self._offset(pointer, constant, e.dtype)), lanes)
@@ -416,10 +447,13 @@ class _Writer:
             return self.fn.shuffle(self._read(e.dtype, low, lanes), None, list(range(lanes - 1, -1, -1)))
         if stride == 2:
             return self._every_second(e.dtype, pointer, constant, lanes)
-        return self._collect(e.dtype, [self._offset(pointer, constant + k * stride, e.dtype) for k in range(lanes)])
+        return self._collect(
+            e.dtype, [self._offset(pointer, constant + k * stride, e.dtype) for k in range(lanes)]
+        )
 
     def _every_second(self, dtype: str, pointer: str, constant: int, lanes: int) -> Value:
-        """Two contiguous loads and a shuffle; the second starts one early so as not to read past the last element."""
+        """Two contiguous loads and a shuffle; the second starts one early so as not to read past the last
+        element."""
         low = self._read(dtype, self._offset(pointer, constant, dtype), lanes)
         high = self._read(dtype, self._offset(pointer, constant + lanes - 1, dtype), lanes)
         mask = [2 * k if 2 * k < lanes else lanes + 2 * k - (lanes - 1) for k in range(lanes)]
@@ -453,7 +487,8 @@ class _Writer:
             address = self._offset(pointer, constant, e.dtype)
             self.fn.declare(f"declare {memory} {name}(ptr, i32 immarg, {guard.type}, {memory})")
             return self.fn.op(
-                f"call {memory} {name}(ptr {address}, i32 {SIZES[e.dtype]}, {guard.typed}, {memory} zeroinitializer)",
+                f"call {memory} {name}(ptr {address}, i32 {SIZES[e.dtype]}, {guard.typed}, "
+                f"{memory} zeroinitializer)",
                 e.dtype,
                 lanes,
             )
@@ -508,25 +543,32 @@ class _Writer:
 
     def _across(self, n: Store) -> Value:
         """A store whose place does not depend on the lane: reduce the lanes, then update."""
-        assert n.reducer is not None and self.lane is not None
+        assert n.reducer is not None
+        assert self.lane is not None
         a = self._affine(n.index)
         assert a is not None
         value = self.fn.splat(self.value(n.value), self.lane[1])
         pointer, constant, _ = self._address(n.tensor, a)
         dtype = self.pointers[n.tensor][1]
         old = self._read(dtype, self._offset(pointer, constant, dtype), 1)
-        return operate(self.fn, REDUCER_OPS[n.reducer], [old, across(self.fn, n.reducer, value)], dtype, self.unit.helpers)
+        return operate(
+            self.fn,
+            REDUCER_OPS[n.reducer],
+            [old, across(self.fn, n.reducer, value)],
+            dtype,
+            self.unit.helpers,
+        )
 
-    def _updated(self, n: Store, old: object, lanes: int) -> Value:
+    def _updated(self, n: Store, old: Callable[[], Value], lanes: int) -> Value:
         """The new value of a store: fused multiply-add where a product is summed."""
         if n.reducer is None:
             return self.fn.splat(self.value(n.value), lanes)
         v = n.value
         if n.reducer == "sum" and isinstance(v, Op) and v.kind == "mul" and v.dtype in FLOATS:
             factors = [self.fn.splat(self.value(f), lanes) for f in v.args]
-            return self.fn.intrinsic("fmuladd", [*factors, old()], v.dtype, lanes, FAST)  # type: ignore[operator]
+            return self.fn.intrinsic("fmuladd", [*factors, old()], v.dtype, lanes, FAST)
         value = self.fn.splat(self.value(v), lanes)
-        return operate(self.fn, REDUCER_OPS[n.reducer], [old(), value], v.dtype, self.unit.helpers)  # type: ignore[operator]
+        return operate(self.fn, REDUCER_OPS[n.reducer], [old(), value], v.dtype, self.unit.helpers)
 
     def _write(self, address: str, value: Value, dtype: str, a: Affine, stream: bool) -> None:
         align = SIZES[dtype]
@@ -553,7 +595,7 @@ class _Writer:
             a = self._affine(e)
             if a is not None:
                 return self._affine_value(a)
-        assert not isinstance(e, Var) and isinstance(e, Op)
+        assert isinstance(e, Op)  # a variable is affine
         if e.kind == "select":
             return self._select(e)
         if e.dtype == "bool" and e.kind in ("lt", "le", "eq", "ne") and e.args[0].dtype == "int64":
@@ -588,7 +630,8 @@ class _Writer:
         return self.fn.op(f"add {wide.typed}, <{ramp}>", "int64", lanes)
 
     def _compare_index(self, e: Op) -> Value | None:
-        """An index comparison whose sides are affine: a constant where everything is known, 32-bit lanes otherwise."""
+        """An index comparison whose sides are affine: a constant where everything is known, 32-bit lanes
+        otherwise."""
         d = self._affine(binary("sub", e.args[0], e.args[1]))
         if d is None:
             return None
@@ -618,7 +661,11 @@ class _Writer:
         then = self._under(condition, e.args[1])
         otherwise = e.args[2]
         if any(isinstance(x, Load) for x in _inside(otherwise)):
-            inverse = fn.op(f"xor {condition.typed}, {splat_literal(True, 'bool', condition.lanes)}", "bool", condition.lanes)
+            inverse = fn.op(
+                f"xor {condition.typed}, {splat_literal(True, 'bool', condition.lanes)}",
+                "bool",
+                condition.lanes,
+            )
             other = self._under(inverse, otherwise)
         else:
             other = self.value(otherwise)

@@ -5,10 +5,11 @@
     kind  ::= serial | parallel | unroll | vector
     scope ::= register | thread | shared | packed
 
-A ``register`` buffer becomes SSA values, a ``thread`` buffer is each thread's own scratch, a ``shared`` buffer is seen by all
-threads, a ``packed`` buffer is filled once, when the program is built, from constants. ``vector`` and ``unroll`` loops have constant
-extents. ``Store`` with a reducer updates in place; inside a vector loop whose variable the index does not use, it reduces the
-lanes first. All indices are flat and in elements.
+A ``register`` buffer becomes SSA values, a ``thread`` buffer is each thread's own scratch, a ``shared``
+buffer is seen by all threads, a ``packed`` buffer is filled once, when the program is built, from constants.
+``vector`` and ``unroll`` loops have constant extents. ``Store`` with a reducer updates in place; inside a
+vector loop whose variable the index does not use, it reduces the lanes first. All indices are flat and in
+elements.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A loop program for one workload. ``prepare`` fills the ``packed`` buffers from constant inputs and runs once; ``body``
-    runs at each call. ``shared`` buffers are scratch the caller provides."""
+    """A loop program for one workload. ``prepare`` fills the ``packed`` buffers from constant inputs and runs
+    once; ``body`` runs at each call. ``shared`` buffers are scratch the caller provides."""
 
     inputs: tuple[Parameter, ...]
     output: Parameter
@@ -178,8 +179,8 @@ MATHS_SIZE = 16
 
 
 def instructions(node: Node, lane: tuple[str, int] | None = None) -> int:
-    """Roughly how many vector instructions a program becomes: unrolled loops repeat their body, a wide vector is several
-    registers, and lanes that are not neighbours in memory are moved one by one."""
+    """Roughly how many vector instructions a program becomes: unrolled loops repeat their body, a wide vector
+    is several registers, and lanes that are not neighbours in memory are moved one by one."""
     if isinstance(node, Seq):
         return sum(instructions(n, lane) for n in node.nodes)
     if isinstance(node, Alloc):
@@ -282,12 +283,14 @@ def _rule_in_bounds(node: Node, s: _Scope) -> str | None:
             return f"{lines(node)[0].strip()}: expected an affine store index"
         low, high = interval(a, s.ranges)
         if (low < 0 or high >= s.buffers[node.tensor]) and not _clipped(s, a.terms):
-            return f"{lines(node)[0].strip()}: index in [{low}, {high}] leaves a buffer of {s.buffers[node.tensor]}"
+            size = s.buffers[node.tensor]
+            return f"{lines(node)[0].strip()}: index in [{low}, {high}] leaves a buffer of {size}"
     return None
 
 
 def _clipped(s: _Scope, terms: tuple[tuple[str, int], ...]) -> bool:
-    """Whether some variable of the index belongs to a loop whose extent shrinks at the edge (its range is then too wide)."""
+    """Whether some variable of the index belongs to a loop whose extent shrinks at the edge (its range is
+    then too wide)."""
     return any(v + "!" in s.kinds for v, _ in terms)
 
 
@@ -334,9 +337,9 @@ def _verify(node: Node, s: _Scope) -> None:
         _verify(node.body, _Scope(s.ranges, s.kinds, {**s.buffers, node.buffer.name: node.buffer.size}))
     elif isinstance(node, If):
         # the condition narrows the ranges of its variables; the rules only know that it does
-        narrowed = _Scope(s.ranges, {**s.kinds, **{v + "!": "parallel" for v in variables(node.condition)}}, s.buffers)
+        narrowed = _Scope(
+            s.ranges, {**s.kinds, **{v + "!": "parallel" for v in variables(node.condition)}}, s.buffers
+        )
         _verify(node.then, narrowed)
         if node.otherwise is not None:
             _verify(node.otherwise, narrowed)
-
-

@@ -1,22 +1,25 @@
 """Phases: the workload rewritten so that it can be tiled.
 
-Three decisions of a schedule are taken here, before any loop exists: which stages are inlined, which are computed inside
-another stage's loops, and therefore which become loop programs of their own (phases, run one after the other). In a phase
+Three decisions of a schedule are taken here, before any loop exists: which stages are inlined, which are
+computed inside another stage's loops, and therefore which become loop programs of their own (phases, run one
+after the other). In a phase
 
-- axes that walk in step through all its stages have one name (the *leader's* axis names), axes of extent 1 are gone;
-- every load of a tensor from outside the phase has one flat index (tensors are contiguous, so views cost nothing), and loads
-  of a tensor local to the phase are indexed by its axes;
-- neighbouring axes are collapsed into one wherever every load allows it: an element-wise chain over (1, 64, 56, 56) becomes
-  one loop of 200704.
+- axes that walk in step through all its stages have one name (the *leader's* axis names), axes of extent 1
+  are gone;
+- every load of a tensor from outside the phase has one flat index (tensors are contiguous, so views cost
+  nothing), and loads of a tensor local to the phase are indexed by its axes;
+- neighbouring axes are collapsed into one wherever every load allows it: an element-wise chain over (1, 64,
+  56, 56) becomes one loop of 200704.
 
-A reduction never leads: it is given an identity stage ``t`` reading ``t_acc``, so that "accumulate in registers, then apply the
-epilogue at the tile" is the same structure as "epilogue fused".
+A reduction never leads: it is given an identity stage ``t`` reading ``t_acc``, so that "accumulate in
+registers, then apply the epilogue at the tile" is the same structure as "epilogue fused".
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from tilewright.graph.affine import Ranges, affine, make
 from tilewright.graph.expr import Expr, Load, Var, const, loads, rewrite, var, variables
@@ -29,7 +32,8 @@ ACC = "_acc"
 
 @dataclass(frozen=True, slots=True)
 class PStage:
-    """One stage of a phase: :class:`~tilewright.graph.stage.Stage` with unified axes and flat external loads."""
+    """One stage of a phase: :class:`~tilewright.graph.stage.Stage` with unified axes and flat external
+    loads."""
 
     name: str
     axes: Axes
@@ -45,8 +49,8 @@ class PStage:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Stages computed in one loop program: producers in order, the leader last. ``attached`` maps each producer to the stage
-    and the loop it is computed in."""
+    """Stages computed in one loop program: producers in order, the leader last. ``attached`` maps each
+    producer to the stage and the loop it is computed in."""
 
     stages: tuple[PStage, ...]
     attached: tuple[tuple[str, str, str], ...]
@@ -70,7 +74,8 @@ class Phase:
 
 
 def phases(workload: Workload, schedule: Schedule) -> list[Phase]:
-    """Split a workload into phases, in execution order. Raises ScheduleError where a decision is not legal."""
+    """Split a workload into phases, in execution order. Raises ScheduleError where a decision is not
+    legal."""
     stages = resolve_views(workload)
     inlined = [s.stage for s in schedule.steps if isinstance(s, Inline)]
     stages = inline(stages, inlined, workload)
@@ -100,44 +105,57 @@ def phases(workload: Workload, schedule: Schedule) -> list[Phase]:
     types.update((s.output, s.type) for s in stages)
     out = []
     for leader, members in sorted(groups.items(), key=lambda g: names.index(g[0])):
-        check(members[-1].output == leader, f"stage {leader} is used before the stages computed inside it are complete")
+        check(
+            members[-1].output == leader,
+            f"stage {leader} is used before the stages computed inside it are complete",
+        )
         inside = {m.output for m in members[:-1]}
         for s in stages:
             if root(s.output) != leader:
                 leaked = inside & set(s.sources)
-                check(not leaked, f"stage {s.output} reads {sorted(leaked)}, which exist only inside {leader}")
-        attached = tuple((m.output, *loops.get(m.output, (leader_of[m.output], "tile"))) for m in members[:-1])
+                check(
+                    not leaked, f"stage {s.output} reads {sorted(leaked)}, which exist only inside {leader}"
+                )
+        attached = tuple(
+            (m.output, *loops.get(m.output, (leader_of[m.output], "tile"))) for m in members[:-1]
+        )
         out.append(_collapse(_unify(members, attached, types)))
     return out
 
 
 def resolve_views(workload: Workload) -> list[Stage]:
-    """Stages with every load of a view replaced by the flat load of what it views. A flat load has one index."""
+    """Stages with every load of a view replaced by the flat load of what it views. A flat load has one
+    index."""
     types = workload.types
     source = {n.output: n.source for n in workload.nodes if not isinstance(n, Stage)}
     out: list[Stage] = []
     for stage in workload.stages.values():
 
-        def rule(e: Expr) -> Expr | None:
+        def rule(e: Expr, extents: Mapping[str, int] = stage.extents) -> Expr | None:
             if not isinstance(e, Load) or e.tensor not in source:
                 return None
             flat = flatten(tuple(rewrite(i, rule) for i in e.index), types[e.tensor])
             name = e.tensor
             while name in source:
                 name = source[name]
-            return Load(e.dtype, name, unflatten(flat, types[name], stage.extents))
+            return Load(e.dtype, name, unflatten(flat, types[name], extents))
 
         out.append(replace(stage, body=rewrite(stage.body, rule)))
     if workload.output in source:  # a group that ends in a view hands on the viewed stage's elements
         final = workload.output
         while final in source:
             final = source[final]
-        out = [replace(s, output=workload.output) if s.output == final else _reread(s, final, workload.output) for s in out]
+        out = [
+            replace(s, output=workload.output) if s.output == final else _reread(s, final, workload.output)
+            for s in out
+        ]
     return out
 
 
 def _reread(stage: Stage, old: str, new: str) -> Stage:
-    body = rewrite(stage.body, lambda e: Load(e.dtype, new, e.index) if isinstance(e, Load) and e.tensor == old else None)
+    body = rewrite(
+        stage.body, lambda e: Load(e.dtype, new, e.index) if isinstance(e, Load) and e.tensor == old else None
+    )
     return replace(stage, body=body)
 
 
@@ -169,7 +187,10 @@ def inline(stages: list[Stage], names: list[str], workload: Workload) -> list[St
     known = {s.output for s in stages}
     for name in names:
         check(name in known, f"inline {name}: expected a stage of {sorted(known)}")
-        check(name != workload.output, f"inline {name}: it is the output of the workload; it has no reader to go into")
+        check(
+            name != workload.output,
+            f"inline {name}: it is the output of the workload; it has no reader to go into",
+        )
     for stage in stages:
         memo: dict[Expr, Expr] = {}
 
@@ -191,7 +212,8 @@ def inline(stages: list[Stage], names: list[str], workload: Workload) -> list[St
 
 
 def _give_leaders(stages: list[Stage], attached: set[str]) -> list[Stage]:
-    """Split every reduction that is not computed inside another stage into its accumulator and an identity leader."""
+    """Split every reduction that is not computed inside another stage into its accumulator and an identity
+    leader."""
     out: list[Stage] = []
     for s in stages:
         if s.reducer is None or s.output in attached:
@@ -204,7 +226,9 @@ def _give_leaders(stages: list[Stage], attached: set[str]) -> list[Stage]:
     return out
 
 
-def _unify(members: list[Stage], attached: tuple[tuple[str, str, str], ...], types: Mapping[str, TensorType]) -> Phase:
+def _unify(
+    members: list[Stage], attached: tuple[tuple[str, str, str], ...], types: Mapping[str, TensorType]
+) -> Phase:
     """Give axes that walk in step one name, flatten external loads, drop axes of extent 1."""
     parent: dict[tuple[str, str], tuple[str, str]] = {}
 
@@ -223,13 +247,15 @@ def _unify(members: list[Stage], attached: tuple[tuple[str, str, str], ...], typ
                 if isinstance(i, Var):
                     check(
                         reader.extents[i.name] == extent,
-                        f"at {producer.output}: {reader.output} reads axis {axis} of extent {extent} with another extent",
+                        f"at {producer.output}: {reader.output} reads axis {axis} of extent {extent} "
+                        "with another extent",
                     )
                     parent[find((producer.output, axis))] = find((reader.output, i.name))
                 else:
                     check(
                         extent == 1,
-                        f"at {producer.output}: expected {reader.output} to walk it in step; got index {i}; keep it a phase",
+                        f"at {producer.output}: expected {reader.output} to walk it in step; got index {i}; "
+                        "keep it a phase",
                     )
     names: dict[tuple[str, str], str] = {}
     for stage in reversed(members):
@@ -246,7 +272,8 @@ def _unify(members: list[Stage], attached: tuple[tuple[str, str, str], ...], typ
     for stage in members:
         rename = {axis: names[find((stage.output, axis))] for axis, _ in stage.axes + stage.reduce}
         check(
-            len(set(rename.values())) == len(rename), f"at {stage.output}: two of its axes would walk as one; keep it a phase"
+            len(set(rename.values())) == len(rename),
+            f"at {stage.output}: two of its axes would walk as one; keep it a phase",
         )
         ones = {a for a, e in stage.axes + stage.reduce if e == 1}
         values: dict[str, Expr] = {a: const(0, "int64") if a in ones else var(n) for a, n in rename.items()}
@@ -309,13 +336,14 @@ def _neighbours(phase: Phase) -> list[tuple[str, str]]:
     pairs: dict[tuple[str, str], None] = {}
     for s in reversed(phase.stages):
         for axes in (s.axes, s.reduce):
-            for (a, _), (b, _) in zip(axes, axes[1:], strict=False):
+            for (a, _), (b, _) in pairwise(axes):
                 pairs[a, b] = None
     return list(pairs)
 
 
 def _merge(phase: Phase, a: str, b: str) -> Phase | None:
-    """The phase with axes ``a`` (outer) and ``b`` (inner) as one axis, or None where some stage forbids it."""
+    """The phase with axes ``a`` (outer) and ``b`` (inner) as one axis, or None where some stage forbids
+    it."""
     name = a + b
     out: list[PStage] = []
     local = {s.name: s for s in phase.stages[:-1]}
@@ -347,7 +375,9 @@ def _merge_axes(axes: Axes, a: str, b: str, name: str) -> Axes | None:
     return (*axes[:k], (name, axes[k][1] * axes[k + 1][1]), *axes[k + 2 :])
 
 
-def _merge_body(body: Expr, a: str, b: str, extent_b: int, name: str, local: Mapping[str, PStage]) -> Expr | None:
+def _merge_body(
+    body: Expr, a: str, b: str, extent_b: int, name: str, local: Mapping[str, PStage]
+) -> Expr | None:
     memo: dict[Expr, Expr] = {}
     failed = False
 

@@ -10,9 +10,11 @@ from tilewright.schedules import maths
 from tilewright.schedules.emit import FAST, LLVM_TYPES, Function, Value, splat_literal, unsigned, vector_type
 
 
-def operate(fn: Function, kind: str, args: list[Value], dtype: str, helpers: set[tuple[str, int, str]]) -> Value:
-    """``kind`` applied to values of equal lane counts; result of type ``dtype``. Maths functions needed are added to
-    ``helpers``."""
+def operate(
+    fn: Function, kind: str, args: list[Value], dtype: str, helpers: set[tuple[str, int, str]]
+) -> Value:
+    """``kind`` applied to values of equal lane counts; result of type ``dtype``. Maths functions needed are
+    added to ``helpers``."""
     lanes = max(a.lanes for a in args)
     args = [fn.splat(a, lanes) for a in args]
     if kind in MATHS or (kind == "pow" and dtype in FLOATS):
@@ -34,7 +36,12 @@ def call_maths(
     return fn.op(f"call {args[0].type} @{maths.symbol(kind, lanes, dtype)}({typed})", dtype, lanes)
 
 
-_COMPARE = {"lt": ("olt", "slt", "ult"), "le": ("ole", "sle", "ule"), "eq": ("oeq", "eq", "eq"), "ne": ("une", "ne", "ne")}
+_COMPARE = {
+    "lt": ("olt", "slt", "ult"),
+    "le": ("ole", "sle", "ule"),
+    "eq": ("oeq", "eq", "eq"),
+    "ne": ("une", "ne", "ne"),
+}
 
 
 def _compare(fn: Function, kind: str, a: Value, b: Value) -> Value:
@@ -59,7 +66,8 @@ def _intrinsic(name: str, flags: str = "") -> Callable[[Function, list[Value], s
 
 
 def _extreme(name: str, compare: str) -> Callable[[Function, list[Value], str, int], Value]:
-    """NaN-propagating max/min. With a constant operand one compare is enough: the other side wins when it is NaN."""
+    """NaN-propagating max/min. With a constant operand one compare is enough: the other side wins when it is
+    NaN."""
 
     def emit(fn: Function, a: list[Value], dtype: str, lanes: int) -> Value:
         x, y = a
@@ -149,19 +157,26 @@ def _floor_parts(fn: Function, a: list[Value], dtype: str, lanes: int) -> tuple[
     adjust = fn.op(f"and {differ.typed}, {inexact.name}", "bool", lanes)
     step = fn.op(f"zext {adjust.typed} to {q.type}", dtype, lanes)
     moved = fn.op(f"select {adjust.typed}, {a[1].typed}, {q.type} {zero}", dtype, lanes)
-    return fn.op(f"sub {q.typed}, {step.name}", dtype, lanes), fn.op(f"add {r.typed}, {moved.name}", dtype, lanes)
+    return fn.op(f"sub {q.typed}, {step.name}", dtype, lanes), fn.op(
+        f"add {r.typed}, {moved.name}", dtype, lanes
+    )
 
 
 def _plain_divisor(v: Value) -> bool:
     """Whether a divisor is a literal that no dividend overflows with: neither zero nor minus one."""
-    return not v.name.startswith("%") and v.name.removeprefix("splat (").rstrip(")").split()[-1] not in ("0", "-1")
+    return not v.name.startswith("%") and v.name.removeprefix("splat (").rstrip(")").split()[-1] not in (
+        "0",
+        "-1",
+    )
 
 
 def _floordiv(fn: Function, a: list[Value], dtype: str, lanes: int) -> Value:
     if not _plain_divisor(a[1]):
         safe, bad = _safe_divisor(fn, a[0], a[1])
         q, _ = _floor_parts(fn, [a[0], safe], dtype, lanes)
-        return fn.op(f"select {bad.typed}, {q.type} {splat_literal(0, dtype, lanes)}, {q.typed}", dtype, lanes)
+        return fn.op(
+            f"select {bad.typed}, {q.type} {splat_literal(0, dtype, lanes)}, {q.typed}", dtype, lanes
+        )
     return _floor_parts(fn, a, dtype, lanes)[0]
 
 
@@ -169,7 +184,9 @@ def _mod(fn: Function, a: list[Value], dtype: str, lanes: int) -> Value:
     if not _plain_divisor(a[1]):
         safe, bad = _safe_divisor(fn, a[0], a[1])
         _, r = _floor_parts(fn, [a[0], safe], dtype, lanes)
-        return fn.op(f"select {bad.typed}, {r.type} {splat_literal(0, dtype, lanes)}, {r.typed}", dtype, lanes)
+        return fn.op(
+            f"select {bad.typed}, {r.type} {splat_literal(0, dtype, lanes)}, {r.typed}", dtype, lanes
+        )
     return _floor_parts(fn, a, dtype, lanes)[1]
 
 
@@ -197,7 +214,8 @@ def _invert(fn: Function, a: list[Value], dtype: str, lanes: int) -> Value:
 
 
 def _int_pow(fn: Function, a: list[Value], dtype: str, lanes: int) -> Value:
-    """By squaring, six steps: exponents up to 63 (a larger one overflows every base but 0, 1 and -1, whose powers repeat)."""
+    """By squaring, six steps: exponents up to 63 (a larger one overflows every base but 0, 1 and -1, whose
+    powers repeat)."""
     one = Value(splat_literal(1, dtype, lanes), dtype, lanes)
     zero = splat_literal(0, dtype, lanes)
     result, square, left = one, a[0], a[1]
@@ -224,7 +242,11 @@ def _shift(fn: Function, a: list[Value], dtype: str, lanes: int, left: bool) -> 
         return _simple("ashr")(fn, [a[0], count], dtype, lanes)
     shifted = _simple("shl" if left else "lshr")(fn, [a[0], count], dtype, lanes)
     inside = fn.op(f"icmp ule {a[1].typed}, {most.name}", "bool", lanes)
-    return fn.op(f"select {inside.typed}, {shifted.typed}, {shifted.type} {splat_literal(0, dtype, lanes)}", dtype, lanes)
+    return fn.op(
+        f"select {inside.typed}, {shifted.typed}, {shifted.type} {splat_literal(0, dtype, lanes)}",
+        dtype,
+        lanes,
+    )
 
 
 _INT: dict[str, Callable[[Function, list[Value], str, int], Value]] = {

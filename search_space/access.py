@@ -1,6 +1,7 @@
 """What a stage reads and writes, as strides: footprints and cache lines of N candidates at once.
 
-A flat index is sorted back into the dimensions of its tensor, so that the footprint of a tile is a product of small extents.
+A flat index is sorted back into the dimensions of its tensor, so that the footprint of a tile is a product
+of small extents.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from tilewright.schedules.phases import Phase, PStage
 from tilewright.schedules.steps import Pack
 from tilewright.search_space.sketch import Sketch
 
-
 Terms = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One tensor a stage reads or writes. ``dims`` are, for each dimension of the tensor, its size and the axes it is walked by
-    with their coefficients, outermost first; ``packed`` says the access goes to a packed copy (contiguous)."""
+    """One tensor a stage reads or writes. ``dims`` are, for each dimension of the tensor, its size and the
+    axes it is walked by with their coefficients, outermost first; ``packed`` says the access goes to a
+    packed copy (contiguous)."""
 
     tensor: str
     nbytes: int
@@ -64,7 +65,8 @@ class Access:
         return np.minimum(out, self.total)
 
     def lines(self, span: Mapping[str, Any], line: int) -> Any:
-        """Cache lines touched: rows of the innermost dimension are rounded up to whole lines, unless the copy is packed."""
+        """Cache lines touched: rows of the innermost dimension are rounded up to whole lines, unless the
+        copy is packed."""
         elements = self.footprint(span)
         if self.packed or not self.dims:
             return np.ceil(elements * self.nbytes / line)
@@ -110,11 +112,16 @@ def access(load: Load, t: TensorType, extents: Mapping[str, int], packed: bool, 
     nbytes = SIZES[load.dtype]
     if flat is None:
         used = tuple((a, 1) for a in sorted(variables(load.index[0])))
-        return Access(load.tensor, nbytes, t.size, ((t.size, used),) if used else (), False, packed, constant, True)
+        return Access(
+            load.tensor, nbytes, t.size, ((t.size, used),) if used else (), False, packed, constant, True
+        )
     terms: list[list[tuple[str, int]]] = [[] for _ in t.shape]
     strides = t.strides
     for a, c in flat.terms if strides else ():
-        k = next((k for k, s in enumerate(strides) if abs(c) >= s and abs(c) % s == 0 and t.shape[k] > 1), len(strides) - 1)
+        k = next(
+            (k for k, s in enumerate(strides) if abs(c) >= s and abs(c) % s == 0 and t.shape[k] > 1),
+            len(strides) - 1,
+        )
         terms[k].append((a, max(1, abs(c) // strides[k])))
     dims = _merged([(s, tuple(x)) for s, x in zip(t.shape, terms, strict=True) if x or s > 1], extents)
     return Access(load.tensor, nbytes, t.size, tuple(dims), False, packed, constant, False)

@@ -1,7 +1,8 @@
 """The loop structure of N candidates at once.
 
-Everything that ranks candidates reads this: loop extents, tile sizes and footprints are arrays of shape ``(N,)``, evaluated from
-the sketch's template. Nothing is built, and nothing is looked at one candidate at a time.
+Everything that ranks candidates reads this: loop extents, tile sizes and footprints are arrays of shape
+``(N,)``, evaluated from the sketch's template. Nothing is built, and nothing is looked at one candidate at
+a time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tilewright.graph.dtypes import FLOATS, SIZES
 from tilewright.graph.expr import COMPARE, MATHS, Expr, Op, loads, variables
 from tilewright.schedules.apply import product_factors
 from tilewright.schedules.phases import Phase, PStage
-from tilewright.schedules.steps import At, Order, Pack, Parallel, Spread, Stream, Unroll, Vectorize
+from tilewright.schedules.steps import At, Order, Pack, Parallel, Split, Spread, Stream, Unroll, Vectorize
 from tilewright.search_space.access import Access, accesses
 from tilewright.search_space.sketch import Open, Sketch, evaluate
 
@@ -27,8 +28,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class LoopModel:
-    """One loop of a stage, outermost first. ``trips`` is how often it runs on average (a remainder counts as a fraction),
-    ``cover`` the elements of the axis one iteration covers."""
+    """One loop of a stage, outermost first. ``trips`` is how often it runs on average (a remainder counts
+    as a fraction), ``cover`` the elements of the axis one iteration covers."""
 
     axis: str
     level: int
@@ -68,7 +69,8 @@ class StageModel:
 
 @dataclass(frozen=True, slots=True)
 class PhaseModel:
-    """One phase: its stages (leader last), the number of parallel iterations and where each producer is attached."""
+    """One phase: its stages (leader last), the number of parallel iterations and where each producer is
+    attached."""
 
     stages: tuple[StageModel, ...]
     parallel: Floats
@@ -81,7 +83,10 @@ class PhaseModel:
 
 
 #: Rough cost of a maths function, in fused multiply-adds of the same vector width.
-MATHS_COST = {"exp": 12, "tanh": 16, "sigmoid": 18, "erf": 26, "log": 24, "sqrt": 8, "rsqrt": 12, "pow": 90, "sin": 70, "cos": 70}
+MATHS_COST = {
+    "exp": 12, "tanh": 16, "sigmoid": 18, "erf": 26, "log": 24, "sqrt": 8, "rsqrt": 12, "pow": 90, "sin": 70,
+    "cos": 70,
+}  # fmt: skip
 
 
 def model(sketch: Sketch, rows: NDArray[np.int64]) -> list[PhaseModel]:
@@ -129,22 +134,31 @@ def _phase(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.int64]]
         for step in sketch.template:
             if isinstance(step, Pack) and step.stage == stage.name:
                 factor = product_factors(stage.body)[step.factor]
-                if not {load.tensor for load in loads(factor)} <= {k for k, _, c in sketch.workload.inputs if c}:
+                if not {load.tensor for load in loads(factor)} <= {
+                    k for k, _, c in sketch.workload.inputs if c
+                }:
                     used = variables(factor)
                     nbytes = float(np.prod([stage.extents[a] for a in used])) * SIZES[factor.dtype]
                     pack_bytes, packs = pack_bytes + nbytes, packs + 1
                     last = step.layout[-1].rsplit(".", 1)[0]
-                    if any(a is None or a.coefficient(last) != 1 for a in (affine(x.index[0]) for x in loads(factor))):
+                    if any(
+                        a is None or a.coefficient(last) != 1
+                        for a in (affine(x.index[0]) for x in loads(factor))
+                    ):
                         pack_strided += nbytes
     parallel: Floats = np.ones(n)
     for loop in stages[-1].loops[:count]:
         parallel = parallel * np.ceil(loop.trips)
     in_memory = _in_memory(phase, stages, outer, position)
-    whole = tuple(replace(m, buffered=_buffered(s, in_memory)) for s, m in zip(phase.stages, stages, strict=True))
+    whole = tuple(
+        replace(m, buffered=_buffered(s, in_memory)) for s, m in zip(phase.stages, stages, strict=True)
+    )
     return PhaseModel(whole, parallel, position, pack_bytes, pack_strided, packs)
 
 
-def _in_memory(phase: Phase, stages: list[StageModel], outer: Mapping[str, int], position: Mapping[str, int]) -> set[str]:
+def _in_memory(
+    phase: Phase, stages: list[StageModel], outer: Mapping[str, int], position: Mapping[str, int]
+) -> set[str]:
     """Local tensors that some loop walks, so that they cannot live in registers."""
     out: set[str] = set()
     for made in phase.stages[:-1]:
@@ -168,11 +182,9 @@ def _sizes(
 ) -> dict[str, list[Floats]]:
     out = {a: list(inherited.get(a, [])) for a in stage.extents}
     for step in sketch.template:
-        if step.stage != stage.name:
-            continue
-        if isinstance(step, Open) or hasattr(step, "sizes"):
-            sizes = step.sizes
-            out[step.axis] = [np.broadcast_to(np.asarray(evaluate(s, values), dtype=np.float64), (n,)) for s in sizes]
+        if step.stage == stage.name and isinstance(step, (Open, Split)):
+            sizes = [np.asarray(evaluate(s, values), dtype=np.float64) for s in step.sizes]
+            out[step.axis] = [np.broadcast_to(s, (n,)) for s in sizes]
     return out
 
 
@@ -182,7 +194,9 @@ def _order(
     for step in sketch.template:
         if isinstance(step, Order) and step.stage == stage.name:
             return list(step.loops)
-    return [f"{a}.{k}" for a, _ in stage.axes + stage.reduce for k in range(first.get(a, 0), len(sizes[a]) + 1)]
+    return [
+        f"{a}.{k}" for a, _ in stage.axes + stage.reduce for k in range(first.get(a, 0), len(sizes[a]) + 1)
+    ]
 
 
 def _kinds(stage: PStage, sketch: Sketch, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -203,7 +217,10 @@ def _stage(
     n: int,
     leader: bool,
 ) -> StageModel:
-    extents = {**{a: e for a, e in phase.leader.extents.items() if any(o.rsplit(".", 1)[0] == a for o in order)}, **stage.extents}
+    extents = {
+        **{a: e for a, e in phase.leader.extents.items() if any(o.rsplit(".", 1)[0] == a for o in order)},
+        **stage.extents,
+    }
     loops: list[LoopModel] = []
     for name in order:
         axis, level = name.rsplit(".", 1)
@@ -242,11 +259,13 @@ def _stage(
 
 
 def _arithmetic(body: Expr, reducer: str | None) -> tuple[int, float, tuple[frozenset[str], ...]]:
-    """Simple operations at each point (a multiply that is summed counts as one fused operation), the cost of its maths, and
-    the axes of its index comparisons. What computes an index is not counted."""
+    """Simple operations at each point (a multiply that is summed counts as one fused operation), the cost
+    of its maths, and the axes of its index comparisons. What computes an index is not counted."""
     ops, maths = (1 if reducer else 0), 0.0
     guards: list[frozenset[str]] = []
-    fused = 1 if reducer == "sum" and isinstance(body, Op) and body.kind == "mul" and body.dtype in FLOATS else 0
+    fused = (
+        1 if reducer == "sum" and isinstance(body, Op) and body.kind == "mul" and body.dtype in FLOATS else 0
+    )
     seen: set[Expr] = set()
     todo = [body]
     while todo:

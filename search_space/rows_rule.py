@@ -69,7 +69,7 @@ def _by_columns(
     columns = [a for a, _ in leader.axes if a not in rows]
     if not rows or not columns or leader.axes[-1][0] != columns[-1]:
         return []
-    lanes = target.lanes("float32")
+    lanes = target.lanes(leader.body.dtype)
     extent = leader.extents[columns[-1]]
     if extent < lanes:
         return []
@@ -133,7 +133,7 @@ def _by_rows(
         if load.tensor not in phase.local
     ):
         return []
-    lanes = target.lanes("float32")
+    lanes = target.lanes(leader.body.dtype)
     extent = leader.extents[strip]
     widths = tuple(w for w in (lanes, 2 * lanes, 4 * lanes) if w <= extent) or (extent,)
     params = [Param("v", widths, "rows in a strip")]

@@ -23,6 +23,8 @@ from tilewright.schedules.target import Target
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+Columns = Mapping[str, Ints]
+"""Parameter values of N candidates by name."""
 Size = int | str
 """A tile size: a number, or parameter names joined by ``*``."""
 
@@ -66,7 +68,7 @@ class Constraint:
 
     name: str
     reason: str
-    holds: Callable[[Mapping[str, Ints]], Mask]
+    holds: Callable[[Columns], Mask]
 
 
 @dataclass(frozen=True, slots=True)

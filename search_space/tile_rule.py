@@ -32,7 +32,7 @@ from tilewright.schedules.steps import (
 from tilewright.schedules.target import Target
 from tilewright.search_space.injective_rule import copy_steps
 from tilewright.search_space.prologue import plan, worth_threads
-from tilewright.search_space.sketch import Constraint, Open, Param, Sketch
+from tilewright.search_space.sketch import Columns, Constraint, Ints, Mask, Open, Param, Sketch
 
 SMALL_REDUCTION = 7
 """Reduction axes up to this extent (the windows of a convolution) may be unrolled whole."""
@@ -264,23 +264,23 @@ def _spatial(
 def _constraints(
     roles: _Roles, target: Target, lanes: int, names: list[str], extents: dict[str, int], nbytes: int
 ) -> tuple[Constraint, ...]:
-    def vectors(c):  # type: ignore[no-untyped-def]
+    def vectors(c: Columns) -> Ints:
         return -(-c["v"] // lanes)
 
-    def repeats(c):  # type: ignore[no-untyped-def]
+    def repeats(c: Columns) -> Ints:
         out = np.ones_like(c["v"])
         for k in range(len(roles.tiled)):
             out = out * c[f"r{k}"]
         return out
 
-    def unrolled(c):  # type: ignore[no-untyped-def]
+    def unrolled(c: Columns) -> Ints:
         out = np.ones_like(c["v"])
         for n in names:
             if n.startswith("u"):
                 out = out * c[n]
         return out
 
-    def block(c, k, a):  # type: ignore[no-untyped-def]
+    def block(c: Columns, k: int | None, a: str) -> Mask:
         size = c["v"] * c["vb"] if k is None else c[f"r{k}"] * c[f"r{k}b"]
         unit = c["v"] if k is None else c[f"r{k}"]
         return size < extents[a] + unit

@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from tilewright.graph.workload import Workload
 from tilewright.schedules import kernel
+from tilewright.schedules.apply import apply
 from tilewright.schedules.nest import Program, verify
 from tilewright.schedules.steps import Schedule
 
@@ -43,8 +44,12 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str], None]:
             path.write_text(text, encoding="utf-8")
             return
         if not path.exists():
-            pytest.fail(f"{path.relative_to(GOLDEN)} does not exist; run pytest --update-golden and read what it wrote")
-        assert text == path.read_text(encoding="utf-8"), "the program changed; if on purpose, run pytest --update-golden"
+            pytest.fail(
+                f"{path.relative_to(GOLDEN)} is missing; run pytest --update-golden and read what it writes"
+            )
+        assert text == path.read_text(encoding="utf-8"), (
+            "the program changed; if on purpose, run pytest --update-golden"
+        )
 
     return compare
 
@@ -52,10 +57,9 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str], None]:
 @pytest.fixture(autouse=True)
 def _verified(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every program that a test builds obeys the rules of the loop language."""
-    real = kernel.apply
 
     def apply_and_verify(workload: Workload, schedule: Schedule) -> Program:
-        program = real(workload, schedule)
+        program = apply(workload, schedule)
         verify(program)
         return program
 

@@ -1,7 +1,7 @@
 """What the tests of schedules share: a workload with data, run under a schedule and compared with the oracle.
 
-Every run writes into a poisoned output between guard bytes, and every input ends where readable memory ends: a kernel that
-leaves its tensors fails the test (or crashes, which is a bug of lowering all the same).
+Every run writes into a poisoned output between guard bytes, and every input ends where readable memory ends:
+a kernel that leaves its tensors fails the test (or crashes, which is a bug of lowering all the same).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def host(threads: int = 1) -> Target:
 
 @dataclass(frozen=True)
 class Case:
-    """A workload, arrays for its inputs (by canonical name) and what it should give. ``exact`` says that every intermediate value
-    is a small integer, so that the result is equal, not just close."""
+    """A workload, arrays for its inputs (by canonical name) and what it should give. ``exact`` says that
+    every intermediate value is a small integer, so that the result is equal, not just close."""
 
     workload: Workload
     arrays: Mapping[str, Array]
@@ -69,7 +69,11 @@ def oracle(w: Workload, arrays: Mapping[str, Array]) -> Array:
 
 
 def values(
-    rng: np.random.Generator, shape: tuple[int, ...], dtype: str = "float32", whole: bool = False, top: int = 4
+    rng: np.random.Generator,
+    shape: tuple[int, ...],
+    dtype: str = "float32",
+    whole: bool = False,
+    top: int = 4,
 ) -> Array:
     """Random data: normals, or whole numbers up to ``top`` (sums and products of which are exact)."""
     if dtype == "bool":
@@ -95,7 +99,9 @@ def at_page_end(array: Array) -> Array:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mprotect(ctypes.c_void_p(start + size), ctypes.c_size_t(PAGE), 0) != 0:
         raise OSError(ctypes.get_errno(), "mprotect")
-    out = np.frombuffer(memory, dtype=array.dtype, count=array.size, offset=size - array.nbytes).reshape(array.shape)
+    out = np.frombuffer(memory, dtype=array.dtype, count=array.size, offset=size - array.nbytes).reshape(
+        array.shape
+    )
     out[...] = array
     return out
 
@@ -122,7 +128,9 @@ def run(c: Case, schedule: str | Schedule, threads: int = 1) -> tuple[Array, Pro
     first = out.copy()
     kernel.run()  # a second call gives the same: nothing is left over in scratch memory
     assert first.tobytes() == out.tobytes(), "the second call gives another result"
-    around = np.delete(raw, slice(out.ctypes.data - raw.ctypes.data, out.ctypes.data - raw.ctypes.data + t.nbytes))
+    around = np.delete(
+        raw, slice(out.ctypes.data - raw.ctypes.data, out.ctypes.data - raw.ctypes.data + t.nbytes)
+    )
     assert (around == 0xA5).all(), "bytes around the output were written"
     for n, a in c.arrays.items():
         assert arrays[n].tobytes() == a.tobytes(), f"input {n} was written"
@@ -146,7 +154,8 @@ def difference(c: Case, out: Array) -> str | None:
     if not bad.any():
         return None
     first = tuple(int(k) for k in np.argwhere(bad)[0]) if out.shape else ()
-    return f"{int(bad.sum())} of {out.size} elements differ, first at {first}: got {out[first]!r}, expected {want[first]!r}"
+    what = f"got {out[first]!r}, expected {want[first]!r}"
+    return f"{int(bad.sum())} of {out.size} elements differ, first at {first}: {what}"
 
 
 def check(c: Case, schedule: str | Schedule, threads: int = 1) -> Program:

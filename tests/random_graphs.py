@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from helpers import Case, case
 from numpy.typing import NDArray
 
-from helpers import Case, case
 from tilewright.graph.expr import Expr, all_of, binary, cast, const, maximum, minimum, select, unary
 from tilewright.graph.graph import Graph, Tensor
 
@@ -107,12 +107,16 @@ class Maker:
     def diamond(self, t: Tensor) -> Tensor:
         """Two readers of one tensor that meet again."""
         a, b = self.pointwise(t), self.pointwise(t)
-        return self.graph.compute(t.shape, lambda *i: maximum(a.at(i), b.at(i)) if self.exact else a.at(i) + b.at(i))
+        return self.graph.compute(
+            t.shape, lambda *i: maximum(a.at(i), b.at(i)) if self.exact else a.at(i) + b.at(i)
+        )
 
     def injective(self, t: Tensor) -> Tensor:
         """One data movement: transpose, slice, reverse, concat, gather, view, pad, broadcast."""
         g, shape, rank = self.graph, t.shape, len(t.shape)
-        kind = self.pick("transpose", "slice", "reverse", "concat", "gather", "view", "pad", "point", "point", "repeat")
+        kind = self.pick(
+            "transpose", "slice", "reverse", "concat", "gather", "view", "pad", "point", "point", "repeat"
+        )
         if rank == 0 or kind == "point":
             return self.pointwise(t)
         axis = int(self.rng.integers(rank))
@@ -157,14 +161,18 @@ class Maker:
 
     def _along(self, t: Tensor, axis: int, count: int, index: Callable[[Expr], Expr]) -> Tensor:
         shape = tuple(count if k == axis else e for k, e in enumerate(t.shape))
-        return self.graph.compute(shape, lambda *i: t.at([index(e) if k == axis else e for k, e in enumerate(i)]))
+        return self.graph.compute(
+            shape, lambda *i: t.at([index(e) if k == axis else e for k, e in enumerate(i)])
+        )
 
     def reshape(self, t: Tensor) -> Tensor:
         """A view with some dimensions merged, split or of size 1."""
         size = int(np.prod(t.shape, dtype=np.int64))
         factors = [d for d in range(2, size + 1) if size % d == 0][:6] or [1]
         d = int(self.pick(*factors))
-        shape: tuple[int, ...] = self.pick((size,), (d, size // d), (size // d, d), (size // d, 1, d), (1, size))
+        shape: tuple[int, ...] = self.pick(
+            (size,), (d, size // d), (size // d, d), (size // d, 1, d), (1, size)
+        )
         return self.graph.view(t, shape)
 
     def chain(self, t: Tensor, most: int) -> Tensor:
@@ -176,7 +184,8 @@ class Maker:
     # ------------------------------------------------------------ whole graphs
 
     def contraction(self) -> Tensor:
-        """A sum of products over shared axes: batch, free axes of each operand in any order, several reduction axes."""
+        """A sum of products over shared axes: batch, free axes of each operand in any order, several
+        reduction axes."""
         while True:
             batch = [self.extent(7) for _ in range(int(self.pick(0, 0, 1, 2)))]
             left = [self.extent() for _ in range(int(self.pick(0, 1, 1, 2)))]
@@ -184,7 +193,7 @@ class Maker:
             reduce = [self.extent() for _ in range(int(self.pick(1, 1, 2, 3)))]
             if np.prod([*batch, *left, *right, *reduce], dtype=np.int64) <= MOST_POINTS:
                 break
-        nb, nl, nr = len(batch), len(left), len(right)
+        nb, nl = len(batch), len(left)
         spatial = [*batch, *left, *right]
         extents = [*spatial, *reduce]
         rank = len(spatial)
@@ -213,7 +222,11 @@ class Maker:
         g = self.graph
         dims = int(self.pick(1, 2))
         k = int(self.pick(1, 2, 3))
-        stride, dilation, pad = int(self.pick(1, 1, 2, 3)), int(self.pick(1, 1, 2)), int(self.pick(0, 0, 1, 2))
+        stride, dilation, pad = (
+            int(self.pick(1, 1, 2, 3)),
+            int(self.pick(1, 1, 2)),
+            int(self.pick(0, 0, 1, 2)),
+        )
         size = int(self.pick(5, 7, 8, 13)) if dims == 2 else int(self.pick(7, 16, 31))
         out = (size + 2 * pad - dilation * (k - 1) - 1) // stride + 1
         if out < 1:
@@ -272,7 +285,11 @@ class Maker:
             spatial, reduced = iter(i[: len(keep)]), iter(i[len(keep) :])
             e: Expr = x.at([next(reduced) if k in axes else next(spatial) for k in range(rank)])
             if reducer == "prod" and self.dtype == "float32":
-                return select(e.lt(0), const(-1.0, "float32"), 1.0) if self.exact else unary("tanh", e) * 0.1 + 1.0
+                return (
+                    select(e.lt(0), const(-1.0, "float32"), 1.0)
+                    if self.exact
+                    else unary("tanh", e) * 0.1 + 1.0
+                )
             return e
 
         y = self.graph.compute([shape[k] for k in keep], body, [shape[k] for k in axes], reducer)
@@ -290,7 +307,8 @@ class Maker:
         return self.chain(y, 2)
 
     def rows(self) -> Tensor:
-        """Several reductions over one axis that is read back: softmax, log-softmax, layer normalisation, centring."""
+        """Several reductions over one axis that is read back: softmax, log-softmax, layer normalisation,
+        centring."""
         g = self.graph
         rank = int(self.pick(1, 2, 2, 3))
         shape = self.shape(rank, 4000)

@@ -1,12 +1,13 @@
-"""Random schedules for the property tests: legal points of the space, and steps composed with no regard to any sketch."""
+"""Random schedules for the property tests: legal points of the space, and steps composed with no regard to
+any sketch."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-
 from helpers import host
+
 from tilewright.graph.workload import Workload
 from tilewright.schedules.apply import product_factors
 from tilewright.schedules.phases import ACC, Phase, PStage, phases
@@ -181,7 +182,11 @@ class _Composer:
     def compose(self) -> Schedule:
         stages = self.workload.stages
         for _ in range(8):
-            inlined = [n for n, s in stages.items() if s.reducer is None and n != self.workload.output and self.chance(0.6)]
+            inlined = [
+                n
+                for n, s in stages.items()
+                if s.reducer is None and n != self.workload.output and self.chance(0.6)
+            ]
             kept = [n for n in stages if n not in inlined and n != self.workload.output]
             base: list[Step] = [Inline(n) for n in inlined]
             into = {n: self.workload.output for n in kept if self.chance(0.6)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-
 from helpers import Case, case, check, values
+
 from tilewright.graph.expr import all_of, maximum, select, unary
 from tilewright.graph.graph import Graph, Tensor
 
@@ -29,7 +29,11 @@ def convolution(padding: int) -> Case:
     """3 × 3 with a bias and an activation."""
 
     def make(g: Graph) -> Tensor:
-        x, w, b = g.input("x", (4, 9, 9)), g.constant(values(RNG, (8, 4, 3, 3))), g.constant(values(RNG, (8,)))
+        x, w, b = (
+            g.input("x", (4, 9, 9)),
+            g.constant(values(RNG, (8, 4, 3, 3))),
+            g.constant(values(RNG, (8,))),
+        )
         source, size = x, 9
         if padding:
             size = 9 + 2 * padding
@@ -110,7 +114,8 @@ def test_matmul_packed(golden: Golden) -> None:
 
 
 def test_matmul_blocked_over_the_reduction(golden: Golden) -> None:
-    """The reduction is outside the tiles: partial sums rest in scratch, the right side is packed for each block."""
+    """The reduction is outside the tiles: partial sums rest in scratch, the right side is packed for each
+    block."""
     text = """
     at t0_acc t0 root
     order t0 i0.0 i1.0

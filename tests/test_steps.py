@@ -1,13 +1,14 @@
-"""A schedule is data: it prints and parses, and what does not parse or apply is refused with what was expected."""
+"""A schedule is data: it prints and parses, and what does not parse or apply is refused with what was
+expected."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers import case, host, values
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import case, host, values
 from tilewright.graph.expr import maximum
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.graph.workload import Workload
@@ -135,7 +136,10 @@ def workload() -> Workload:
         ("pack t1 0 root i0i1.0", "expected a stage that sums products"),
         ("pack t0_acc 1 root i1.0", "expected the loops .* each once"),
         ("pack t0_acc 1 i0.0 r0.0 i1.0", "expected root or a loop of"),
-        ("split t0_acc r0 4\npack t0_acc 1 root i1.0 r0.1 r0.0", "expected the loops of axis r0 from outer to inner"),
+        (
+            "split t0_acc r0 4\npack t0_acc 1 root i1.0 r0.1 r0.0",
+            "expected the loops of axis r0 from outer to inner",
+        ),
     ],
 )
 def test_steps_that_do_not_apply_are_refused(text: str, message: str) -> None:
@@ -157,7 +161,9 @@ def test_a_reduced_axis_is_not_split_between_places() -> None:
     w = case(centred, {"x": values(np.random.default_rng(0), (5, 16))}).workload
     steps = "at t0 t3 i0.0\nat t1 t3 i0.0\nat t2 t3 {}\nsplit t3 i1 4\n"
     apply(w, parse(steps.format("i0.0")))
-    with pytest.raises(ScheduleError, match=r"at t2: expected a place outside the loops of \['i1'\], which it reduces"):
+    with pytest.raises(
+        ScheduleError, match=r"at t2: expected a place outside the loops of \['i1'\], which it reduces"
+    ):
         apply(w, parse(steps.format("i1.0")))
     with pytest.raises(ScheduleError, match="it must be computed no further out than t0"):
         apply(w, parse("at t0 t3 i1.0\nat t1 t3 i0.0\nat t2 t3 i0.0\nsplit t3 i1 4"))

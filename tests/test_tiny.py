@@ -1,4 +1,5 @@
-"""The whole core in one page: a graph, its workload, its space, one schedule, a kernel, and NumPy's answer."""
+"""The whole core in one page: a graph, its workload, its space, one schedule, a kernel, and NumPy's
+answer."""
 
 from __future__ import annotations
 

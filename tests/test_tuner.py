@@ -125,7 +125,7 @@ def test_records_apply() -> None:
         executable = compile_model(g, TARGET, store, on_miss="error")
         assert executable.compiled.coverage() == (3, 3)
         x = np.random.default_rng(3).standard_normal((12, 24)).astype(np.float32)
-        np.testing.assert_allclose(executable(x)[0], evaluate(g, {"x": x})[0], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(executable(x)[0], evaluate(g, {"x": x})[0].astype(np.float64), rtol=1e-4, atol=1e-6)
         other = records_lookup(store, TARGET.with_threads(2))(extract(g, TARGET)[0].workload)
         assert isinstance(other, str)
         assert "threads" in other
@@ -171,7 +171,7 @@ def test_real_run() -> None:
         assert result.trials >= 12
         x = np.random.default_rng(3).standard_normal((12, 24)).astype(np.float32)
         executable = compile_model(g, TARGET, store, on_miss="error")
-        np.testing.assert_allclose(executable(x)[0], evaluate(g, {"x": x})[0], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(executable(x)[0], evaluate(g, {"x": x})[0].astype(np.float64), rtol=1e-4, atol=1e-6)
 
 
 _CHILD = """

@@ -12,11 +12,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from tilewright.compiler import Choice, Lookup, compile_graph, parse_choice
+from tilewright.compiler import Choice, Lookup, compile_model, parse_choice
 from tilewright.graph.graph import Graph
 from tilewright.graph.workload import Workload
 from tilewright.measure import Policy
-from tilewright.runtime import Executable
+from tilewright.runtime import Compiled, Executable
 from tilewright.runtime import load as load_compiled
 from tilewright.schedules.kernel import build
 from tilewright.schedules.steps import ScheduleError, parse
@@ -67,9 +67,21 @@ def compile(  # noqa: A001 - the name of the operation, as re.compile and torch.
 ) -> Executable:
     """Compile a model with the best records of ``store``; workloads without one get their default schedule (``on_miss`` is
     ``fallback``, ``warn`` or ``error``). Never measures."""
-    target = target or Target.host()
+    return Executable(compile_for(model, target or Target.host(), store, shapes=shapes, on_miss=on_miss, policy=policy))
+
+
+def compile_for(
+    model: str | os.PathLike[str] | Graph,
+    target: Target,
+    store: Store | None = None,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    on_miss: str = "fallback",
+    policy: Policy | None = None,
+) -> Compiled:
+    """As :func:`compile`, for a target that need not be this machine: what a model file holds (``tilewright.runtime.save``)."""
     lookup = None if store is None else records_lookup(store, target, policy)
-    return compile_graph(load(model, shapes), target, lookup, on_miss)
+    return compile_model(load(model, shapes), target, lookup, on_miss)
 
 
-__all__ = ["compile", "load", "load_compiled", "records_lookup"]
+__all__ = ["compile", "compile_for", "load", "load_compiled", "records_lookup"]

@@ -1,5 +1,5 @@
 """The command line. Results on stdout, progress on stderr; exit codes:
-0 ok, 2 usage or bad input, 3 no valid candidate, 4 a check failed, 5 a record is missing, 6 the device is unavailable or too noisy,
+0 ok, 2 usage or bad input, 3 no valid candidate, 4 a check failed (scripts under examples), 5 a record is missing, 6 the device is unavailable or too noisy,
 130 interrupted (what was measured is kept)."""
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 
 from tilewright import __version__
 from tilewright.api import compile as compile_model
-from tilewright.api import load, records_lookup
+from tilewright.api import compile_for, load, records_lookup
 from tilewright.compiler import MissError, compile_graph
 from tilewright.display import TuneDisplay, print_table, time_text
 from tilewright.graph.dtypes import GraphError
@@ -25,6 +26,7 @@ from tilewright.graph.graph import Graph
 from tilewright.measure import DeviceError, Policy, measure_ceilings
 from tilewright.runtime import Executable, ModelError, random_input
 from tilewright.runtime import load as load_compiled
+from tilewright.runtime import save
 from tilewright.schedules.jit import CompileError, llvm_version
 from tilewright.schedules.steps import ScheduleError
 from tilewright.schedules.target import Target, TargetError
@@ -33,7 +35,7 @@ from tilewright.tasks import extract
 from tilewright.tuner import Budget, TuneError, tune
 from tilewright.tuning_logs import Hit, Store, StoreError, export_jsonl, import_jsonl
 
-EXIT_USAGE, EXIT_NO_CANDIDATE, EXIT_CHECK, EXIT_MISS, EXIT_DEVICE, EXIT_INTERRUPTED = 2, 3, 4, 5, 6, 130
+EXIT_USAGE, EXIT_NO_CANDIDATE, EXIT_MISS, EXIT_DEVICE, EXIT_INTERRUPTED = 2, 3, 5, 6, 130
 
 _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (MissError, EXIT_MISS),
@@ -99,6 +101,9 @@ _SHAPE = click.option(
 _TARGET = click.option("--target", "target_name", default="host", show_default=True, help="Hardware target (see 'device').")
 _THREADS = click.option("--threads", type=click.IntRange(1), help="Threads that kernels use (default: the target's cores).")
 _STORE = click.option("--store", "store_path", metavar="PATH|URL", help="Where records are kept (default: the user's data folder).")
+_CACHE = click.option(
+    "--cache", type=click.Choice(["hot", "cold", "rotating"]), default="hot", show_default=True, help="Cache policy of the records."
+)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _SEED = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the search.")
 
@@ -128,7 +133,8 @@ def main() -> None:
 @click.option("--trials", type=click.IntRange(1), help="Most measurements.")
 @click.option("--strategy", type=click.Choice(STRATEGIES), default="ranked", show_default=True)
 @_SEED
-@click.option("--cache", type=click.Choice(["hot", "cold", "rotating"]), default="hot", show_default=True, help="Cache policy.")
+@click.option("--max-noise", type=float, default=1.0, show_default=True, help="Refuse a device that differs more from itself.")
+@_CACHE
 @_STORE
 @_JSON
 @reported
@@ -141,6 +147,7 @@ def tune_command(
     trials: int | None,
     strategy: str,
     seed: int,
+    max_noise: float,
     cache: str,
     store_path: str | None,
     as_json: bool,
@@ -158,6 +165,7 @@ def tune_command(
             seed=seed,
             policy=Policy(cache=cache),
             listener=display.show,
+            max_noise=max_noise,
         )
         path = store.path_text
         ends = None if result.interrupted else _end_to_end(graph, target, store, Policy(cache=cache))
@@ -188,6 +196,8 @@ def tune_command(
         click.echo(f"sum of kernels: default {time_text(result.default_ns)}, best {time_text(result.best_ns)}")
         if ends is not None:
             click.echo(f"end to end:     default {time_text(ends[0])}, tuned {time_text(ends[1])}  ({ends[0] / ends[1]:.2f}x)")
+        if result.noise > 0.1:
+            click.echo(f"warning: a kernel differed from itself by {result.noise:.0%} before the run; other programs are busy", err=True)
         click.echo(f"records: {path}")
     if result.interrupted:
         sys.exit(EXIT_INTERRUPTED)
@@ -201,6 +211,11 @@ def _end_to_end(graph: Graph, target: Target, store: Store, policy: Policy) -> t
     return float(default), float(tuned)
 
 
+def _finite(value: float) -> float | None:
+    """JSON has no infinity: a task without a time is null."""
+    return value if math.isfinite(value) else None
+
+
 def _tune_json(result: Any, ends: tuple[float, float] | None, path: str) -> dict[str, Any]:
     return {
         "run": result.run_id,
@@ -209,8 +224,9 @@ def _tune_json(result: Any, ends: tuple[float, float] | None, path: str) -> dict
         "seconds": result.seconds,
         "stopped": result.stopped,
         "interrupted": result.interrupted,
-        "default_ns": result.default_ns,
-        "best_ns": result.best_ns,
+        "noise": result.noise,
+        "default_ns": _finite(result.default_ns),
+        "best_ns": _finite(result.best_ns),
         "end_to_end_ns": None if ends is None else {"default": ends[0], "tuned": ends[1]},
         "tasks": [
             {
@@ -218,8 +234,8 @@ def _tune_json(result: Any, ends: tuple[float, float] | None, path: str) -> dict
                 "describe": t.task.workload.describe(),
                 "origin": t.task.origin,
                 "weight": t.task.weight,
-                "default_ns": t.default_ns,
-                "best_ns": t.best_ns,
+                "default_ns": _finite(t.default_ns),
+                "best_ns": _finite(t.best_ns),
                 "measured": t.measured,
                 "known": t.known,
                 "failures": t.failures,
@@ -236,6 +252,7 @@ def _tune_json(result: Any, ends: tuple[float, float] | None, path: str) -> dict
 @_TARGET
 @_THREADS
 @click.option("--on-miss", type=click.Choice(["fallback", "warn", "error"]), default="warn", show_default=True)
+@_CACHE
 @_STORE
 @reported
 def compile_command(
@@ -245,15 +262,16 @@ def compile_command(
     target_name: str,
     threads: int | None,
     on_miss: str,
+    cache: str,
     store_path: str | None,
 ) -> None:
     """Compile MODEL with the best records; nothing is measured."""
     target = _target(target_name, threads)
     with Store(store_path, read_only=_exists(store_path)) as store:
-        executable = compile_model(model, target, store, shapes=shapes, on_miss=on_miss)
-    executable.save(output)
-    covered, total = executable.compiled.coverage()
-    click.echo(f"{output}: {total} kernels, {covered} from records; arena {executable.compiled.arena_bytes / 1e6:.1f} MB")
+        compiled = compile_for(model, target, store, shapes=shapes, on_miss=on_miss, policy=Policy(cache=cache))
+    save(compiled, output)
+    covered, total = compiled.coverage()
+    click.echo(f"{output}: {total} kernels, {covered} from records; arena {compiled.arena_bytes / 1e6:.1f} MB")
 
 
 def _exists(store_path: str | None) -> bool:
@@ -353,6 +371,7 @@ def bench_command(
 @_SHAPE
 @_TARGET
 @_THREADS
+@_CACHE
 @_STORE
 @_JSON
 @reported
@@ -361,6 +380,7 @@ def best_command(
     shapes: dict[str, tuple[int, ...]],
     target_name: str,
     threads: int | None,
+    cache: str,
     store_path: str | None,
     as_json: bool,
 ) -> None:
@@ -371,7 +391,7 @@ def best_command(
     with Store(store_path, read_only=_exists(store_path)) as store:
         for task in extract(graph, target):
             w = task.workload
-            found = store.best(w.hash, target.fingerprint(), Policy().identity(), family=w.family, workload=w.text)
+            found = store.best(w.hash, target.fingerprint(), Policy(cache=cache).identity(), family=w.family, workload=w.text)
             row: dict[str, Any] = {"workload": w.hash, "describe": w.describe(), "origin": task.origin, "weight": task.weight}
             if isinstance(found, Hit):
                 row |= {"time_ns": found.time_ns, "sketch": found.record.sketch, "schedule": found.record.schedule}

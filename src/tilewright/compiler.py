@@ -32,7 +32,7 @@ class MissError(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The schedule of one workload and where it came from (``record``, ``family`` or ``default``, and why)."""
+    """The schedule of one workload and where it came from (``record`` or ``default``, and why)."""
 
     schedule: Schedule
     source: str

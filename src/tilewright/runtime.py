@@ -56,7 +56,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
-    """One kernel of the model, for reports. ``source`` is ``record``, ``family`` or ``default``."""
+    """One kernel of the model, for reports. ``source`` is ``record`` or ``default``."""
 
     name: str
     origin: str
@@ -93,7 +93,7 @@ class Executable:
     def __init__(self, compiled: Compiled) -> None:
         self.compiled = compiled
         host = Target.host(compiled.target.threads)
-        missing = _missing_features(compiled.target, host)
+        missing = missing_features(compiled.target, host)
         if missing:
             raise ModelError(
                 f"model compiled for {compiled.target.name} ({compiled.target.cpu}): this machine ({host.cpu}) lacks "
@@ -207,7 +207,7 @@ def _checked(port: Port, value: object) -> Array:
     if not isinstance(value, np.ndarray):
         if not hasattr(value, "__dlpack__"):
             raise ModelError(f"input {port.name!r}: expected a NumPy array or a DLPack tensor; got {type(value).__name__}")
-        value = np.from_dlpack(value)  # type: ignore[arg-type]
+        value = np.from_dlpack(value)
     if tuple(value.shape) != port.shape or value.dtype != numpy_dtype(port.dtype):
         raise ModelError(
             f"input {port.name!r}: expected {port.dtype} of shape {port.shape}; got {value.dtype} of shape {tuple(value.shape)}"
@@ -221,7 +221,8 @@ def _at_aligned(a: Array) -> Array:
     return copy
 
 
-def _missing_features(model: Target, host: Target) -> list[str]:
+def missing_features(model: Target, host: Target) -> list[str]:
+    """What code for ``model`` needs and ``host`` lacks: instruction sets, or another architecture altogether."""
     if model.arch != host.arch:
         return [f"architecture {model.arch}"]
     have = {f for f in host.features if f.startswith("+")}

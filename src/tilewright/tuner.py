@@ -19,14 +19,23 @@ import numpy as np
 from tilewright.budget import Progress, choose, floor_ns
 from tilewright.graph.graph import Graph
 from tilewright.learning import Learner
-from tilewright.measure import LocalRunner, Outcome, Policy, Request
+from tilewright.measure import DeviceError, LocalRunner, Outcome, Policy, Request
 from tilewright.measure.request import Runner
+from tilewright.runtime import missing_features
 from tilewright.schedules.target import Target
 from tilewright.search_space.sketch import Ints, Sketch
 from tilewright.search_space.space import Space, space
 from tilewright.search_space.strategies import Candidate, SearchConfig, Strategy, make_strategy
 from tilewright.tasks import Task, default_candidate, extract
 from tilewright.tuning_logs import Record, Store, candidate_id, environment_versions, policy_hash, target_hash
+
+
+NO_VERDICT = ("duplicate", "pruned_slow")
+"""Statuses that say nothing bad of a candidate."""
+
+
+def _time_of(record: Record) -> float:
+    return record.median_ns if record.median_ns is not None else float("inf")
 
 
 class TuneError(RuntimeError):
@@ -83,6 +92,8 @@ class TuneResult:
     seconds: float
     interrupted: bool
     stopped: str
+    noise: float
+    """The difference a kernel showed against itself before the run (A/A test); 0 where the runner does not measure."""
 
     @property
     def default_ns(self) -> float:
@@ -111,6 +122,7 @@ class _Search:
     first_error: str = ""
     measured: int = 0
     top: list[tuple[float, Candidate]] = field(default_factory=list)
+    known_before: int = 0
 
 
 def tune(
@@ -125,18 +137,29 @@ def tune(
     batch: int = 8,
     listener: Listener | None = None,
     runner: Runner | None = None,
+    max_noise: float = 1.0,
 ) -> TuneResult:
     """Tune a graph (or tasks) for ``target`` into ``store``.
 
-    Raises TuneError if some task had no valid candidate at all, DeviceError if the device cannot measure. A KeyboardInterrupt
-    ends the run early; the result then says ``interrupted``.
+    Raises TuneError if some task had no valid candidate at all, DeviceError if the device cannot measure, is another one than
+    the target, or differs from itself by more than ``max_noise`` in an A/A test. A KeyboardInterrupt ends the run early; the
+    result then says ``interrupted``.
     """
     tasks = extract(model, target) if isinstance(model, Graph) else list(model)
     run = _Run(tasks, target, store, budget or Budget(), strategy, seed, policy or Policy(), batch, listener)
     if runner is not None:
         return run.go(runner)
+    missing = missing_features(target, Target.host())
+    if missing:
+        raise DeviceError(f"target {target.name}: this machine lacks {', '.join(missing)}; tune on a machine that has them")
     with LocalRunner(target, run.policy) as own:
         own.preflight()
+        run.noise = own.noise_floor()
+        if run.noise > max_noise:
+            raise DeviceError(
+                f"too noisy: a kernel differs from itself by {run.noise:.0%}, allowed are {max_noise:.0%}; stop other programs, "
+                "or allow more"
+            )
         return run.go(own)
 
 
@@ -169,6 +192,7 @@ class _Run:
         self.policy_text = json.dumps(policy.identity(), sort_keys=True)
         self.versions = environment_versions()
         self.learner = Learner(seed)
+        self.noise = 0.0
         self.searches = [self._search(t) for t in tasks]
 
     # ------------------------------------------------------------ setting up
@@ -176,14 +200,15 @@ class _Run:
     def _search(self, task: Task) -> _Search:
         keys = (task.workload.hash, target_hash(self.fingerprint), policy_hash(self.policy_text))
         progress = Progress(task, floor_ns(task, self.target))
-        return _Search(task, space(task.workload, self.target), progress, self.store.measured(*keys))
+        known = self.store.measured(*keys)
+        return _Search(task, space(task.workload, self.target), progress, known, known_before=len(known))
 
     def _strategy(self, search: _Search) -> Strategy:
         """Made when the task is first searched; told everything that is known."""
         if search.strategy is None:
             search.strategy = make_strategy(self.strategy, search.space, self._rank, self.config)
             for candidate, record in self._remembered(search):
-                search.strategy.tell(candidate, record.median_ns if record.median_ns is not None else float("inf"))
+                search.strategy.tell(candidate, _time_of(record))
         return search.strategy
 
     def _rank(self, sketch: Sketch, rows: Ints) -> Any:
@@ -202,8 +227,9 @@ class _Run:
         """Start from what earlier runs measured."""
         for search in self.searches:
             for candidate, record in self._remembered(search):
-                time_ns = record.median_ns if record.median_ns is not None else float("inf")
-                self.learner.add(candidate, search.task.workload.hash, time_ns)
+                time_ns = _time_of(record)
+                if record.status not in NO_VERDICT:
+                    self.learner.add(candidate, search.task.workload.hash, time_ns)
                 search.progress.told(time_ns, record.schedule)
                 search.top.append((time_ns, candidate))
                 if record.is_default and record.median_ns is not None:
@@ -224,19 +250,21 @@ class _Run:
             stopped, interrupted = "interrupted", True
         if not interrupted:
             self._check_valid()
-        results = tuple(
-            TaskResult(
-                s.task,
-                s.progress.default_ns,
-                s.progress.best_ns,
-                s.progress.best_schedule,
-                s.measured,
-                len(s.known),
-                dict(s.failures),
-            )
-            for s in self.searches
+        results = tuple(self._result(s) for s in self.searches)
+        return TuneResult(
+            self.run_id, results, self.trials, time.monotonic() - self.start, interrupted, stopped, self.noise
         )
-        return TuneResult(self.run_id, results, self.trials, time.monotonic() - self.start, interrupted, stopped)
+
+    def _result(self, search: _Search) -> TaskResult:
+        """Times as the store sees them: the median of a candidate's measurements, so that no lucky sample counts."""
+        w, known = search.task.workload, search.known_before
+        default = default_candidate(search.space)
+        hits = self.store.top(w.hash, self.fingerprint, self.policy_text, n=1 << 16)
+        times = {h.record.candidate: h.time_ns for h in hits}
+        best_ns = hits[0].time_ns if hits else float("inf")
+        default_ns = times.get(candidate_id(str(default.schedule), default.params), float("inf"))
+        schedule = hits[0].record.schedule if hits else ""
+        return TaskResult(search.task, default_ns, best_ns, schedule, search.measured, known, dict(search.failures))
 
     def _left(self, share: float = 1.0) -> float:
         """Seconds left of the given share of the budget."""
@@ -322,12 +350,12 @@ class _Run:
         )
         self.store.add(record)
         search.known[record.candidate] = record
-        if outcome.status not in ("duplicate", "pruned_slow"):
+        if outcome.status not in NO_VERDICT:
             self.learner.add(candidate, w.hash, time_ns)
-        if not outcome.ok and outcome.status not in ("duplicate", "pruned_slow"):
+        if not outcome.ok and outcome.status not in NO_VERDICT:
             search.failures[outcome.status] = search.failures.get(outcome.status, 0) + 1
             search.first_error = search.first_error or f"{outcome.status}: {outcome.error}"
-        if default:
+        if default and outcome.ok:
             search.progress.default_ns = time_ns
         improved = search.progress.told(time_ns, record.schedule)
         search.top.append((time_ns, candidate))
@@ -354,10 +382,8 @@ class _Run:
                 request = Request(search.task.workload.text, str(candidate.schedule), self.target_json, self.policy)
                 outcome = runner.measure_one(request, again=True)
                 self.trials += 1
-                default = candidate.key == finalists[-1].key
-                best = search.progress.best_ns
-                self._record(search, candidate, outcome, default, "confirm")
-                search.progress.best_ns = min(best, search.progress.best_ns)
+                search.measured += 1
+                self._record(search, candidate, outcome, candidate.key == finalists[-1].key, "confirm")
 
     def _check_valid(self) -> None:
         for s in self.searches:

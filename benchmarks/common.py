@@ -1,0 +1,365 @@
+"""What the benchmarks share: a clean process, side-by-side timing, tuning that resumes, ceilings, tables."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import platformdirs
+from numpy.typing import NDArray
+
+import tilewright
+from tilewright.display import TuneDisplay
+from tilewright.graph.dtypes import numpy_dtype
+from tilewright.graph.graph import Graph
+from tilewright.measure import Ceilings, device_lock, measure_ceilings
+from tilewright.runtime import Port
+from tilewright.schedules import jit
+from tilewright.schedules.kernel import aligned
+from tilewright.tasks import extract
+from tilewright.tuning_logs import policy_hash, target_hash
+
+Array = NDArray[Any]
+Call = Callable[[], object]
+
+TOLERANCE: Final = 1e-4
+"""Largest error of a result, relative to its largest element (float32 against a float64 reference)."""
+EXIT_CHECK: Final = 4
+PAUSE_S: Final = 0.06
+"""Before a side's calls, so that the threads of the side before stop spinning (OpenBLAS waits longest, about
+30 ms)."""
+ROUND_S: Final = 0.04
+ROUND_CALLS: Final = 5
+ENOUGH: Final = 0.9
+"""A budget of tuning seconds counts as used at this share of it."""
+
+_STARTED = "TILEWRIGHT_BENCHMARK"
+_REMOVED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+# glibc keeps freed memory: else a peer that allocates its results would be timed with page faults in every call
+_ADDED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
+
+
+def restart_clean() -> None:
+    """Start this program again, once, in an environment that is fair to every side; settings of OpenBLAS are read
+    when NumPy is loaded, so they must be gone before."""
+    if _STARTED in os.environ:
+        return
+    kept = {k: v for k, v in os.environ.items() if k not in _REMOVED}
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**kept, **_ADDED, _STARTED: "1"})
+
+
+def share_openmp() -> None:
+    """Load PyTorch's OpenMP runtime, if there is PyTorch, and let our kernels use the same one."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("torch")
+    jit.openmp()
+
+
+# ---------------------------------------------------------------- arguments
+
+
+def names(text: str) -> list[str]:
+    """``a,b`` as a list without repeats. Raises ArgumentTypeError for an empty one."""
+    out = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not out:
+        raise argparse.ArgumentTypeError(f"expected names joined by commas; got {text!r}")
+    return out
+
+
+def thread_counts(text: str) -> list[int]:
+    """``2,1`` as a list of numbers of at least 1."""
+    parts = names(text)
+    if not all(p.isdecimal() and int(p) > 0 for p in parts):
+        raise argparse.ArgumentTypeError(
+            f"expected thread counts of at least 1 joined by commas (2,1); got {text!r}"
+        )
+    return [int(p) for p in parts]
+
+
+def seconds(text: str) -> float:
+    """A number of seconds, at least 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise argparse.ArgumentTypeError(f"expected a number of seconds of at least 0; got {text!r}")
+    return value
+
+
+def positive(text: str) -> int:
+    """An integer of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected an integer of at least 1; got {text!r}")
+    return int(text)
+
+
+def default_store() -> Path:
+    """Where benchmarks keep their records: apart from the user's own."""
+    return Path(platformdirs.user_cache_dir("tilewright")) / "benchmarks.sqlite"
+
+
+def add_shared_arguments(parser: argparse.ArgumentParser, tuning: float) -> None:
+    """Options that operators and models have in common."""
+    cores = tilewright.Target.host().threads
+    counts = sorted({cores, 1}, reverse=True)
+    parser.add_argument(
+        "--threads",
+        type=thread_counts,
+        default=counts,
+        metavar="N,...",
+        help="thread counts (default: all, and 1)",
+    )
+    parser.add_argument(
+        "--time",
+        type=seconds,
+        default=tuning,
+        metavar="SECONDS",
+        help=f"tuning time of each (default: {tuning:.0f})",
+    )
+    parser.add_argument(
+        "--store",
+        type=Path,
+        default=None,
+        help=f"where records are kept and found (default: {default_store()})",
+    )
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="also write the rows as JSON")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    parser.add_argument("--rounds", type=positive, default=7, help="rounds of the comparison (default: 7)")
+
+
+def open_store(path: Path | None) -> tilewright.Store:
+    """The store that was asked for; its folder is made."""
+    path = path or default_store()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return tilewright.Store(path)
+
+
+# ---------------------------------------------------------------- our side
+
+
+@dataclass(frozen=True)
+class Side:
+    """One competitor, ready to run: ``call`` is what is timed, ``results`` are the outputs of the last call."""
+
+    name: str
+    call: Call
+    results: Callable[[], list[Array]]
+
+
+def empty(port: Port) -> Array:
+    """An aligned array for an output."""
+    kind = numpy_dtype(port.dtype)
+    nbytes = max(1, math.prod(port.shape)) * kind.itemsize
+    return aligned(nbytes).view(kind)[: math.prod(port.shape)].reshape(port.shape)
+
+
+def aligned_copy(a: Array) -> Array:
+    """A copy at an address that is good for every side."""
+    out = aligned(max(1, a.nbytes)).view(a.dtype)[: a.size].reshape(a.shape)
+    out[...] = a
+    return out
+
+
+def our_side(name: str, model: tilewright.Executable, feeds: Mapping[str, Array]) -> Side:
+    """A compiled model on given arrays: the timed call is its machine code and nothing else."""
+    outputs = [empty(p) for p in model.outputs]
+    model.bind([feeds[p.name] for p in model.inputs], outputs)
+    return Side(name, model.invoke, lambda: outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What a store holds about a graph: seconds spent on it by all runs so far, and finished measurements."""
+
+    seconds: float
+    trials: int
+
+
+def known(graph: Graph, target: tilewright.Target, store: tilewright.Store) -> Tuned:
+    """How much tuning a store holds for every workload of a graph together."""
+    runs: dict[str, float] = {}
+    trials = 0
+    policy = policy_hash(json.dumps(tilewright.Policy().identity(), sort_keys=True))
+    for task in extract(graph, target):
+        for record in store.records(task.workload.hash, target_hash(target.fingerprint()), policy):
+            runs[record.run_id] = max(runs.get(record.run_id, 0.0), record.elapsed_s)
+            trials += 1
+    return Tuned(sum(runs.values()), trials)
+
+
+def tune(graph: Graph, target: tilewright.Target, store: tilewright.Store, budget: float) -> Tuned:
+    """Tune for what is left of a budget in seconds; earlier runs into the same store count.
+
+    Raises TuneError if some part of the graph has no valid candidate.
+    """
+    before = known(graph, target, store)
+    if before.seconds >= ENOUGH * budget:
+        return before
+    with TuneDisplay() as display:
+        result = tilewright.tune(
+            graph, target, store, tilewright.Budget(budget - before.seconds), listener=display.show
+        )
+    if result.interrupted:
+        raise KeyboardInterrupt
+    return known(graph, target, store)
+
+
+# ---------------------------------------------------------------- checking and timing
+
+
+def relative_error(got: Array, expected: Array) -> float:
+    """Largest difference by the largest expected element; infinity for another shape or a value that is no number."""
+    if got.shape != expected.shape:
+        return math.inf
+    if got.size == 0:
+        return 0.0
+    error = float(
+        np.max(np.abs(got.astype(np.float64) - expected)) / max(float(np.max(np.abs(expected))), 1e-30)
+    )
+    return error if math.isfinite(error) else math.inf
+
+
+def norm_error(got: Sequence[Array], expected: Sequence[Array]) -> float:
+    """Largest difference of outputs by their norm."""
+    if [a.shape for a in got] != [b.shape for b in expected]:
+        return math.inf
+    errors = [
+        float(
+            np.linalg.norm(a.astype(np.float64) - b) / max(float(np.linalg.norm(b.astype(np.float64))), 1e-30)
+        )
+        for a, b in zip(got, expected, strict=True)
+    ]
+    return max(e if math.isfinite(e) else math.inf for e in errors)
+
+
+def call_ms(call: Call, min_s: float = ROUND_S, min_calls: int = ROUND_CALLS) -> float:
+    """Median milliseconds of one call: two calls to warm up, then calls for at least so long and so many."""
+    call()
+    call()
+    samples: list[float] = []
+    clock = time.perf_counter
+    start = clock()
+    while True:
+        before = clock()
+        call()
+        after = clock()
+        samples.append(after - before)
+        if after - start >= min_s and len(samples) >= min_calls:
+            return statistics.median(samples) * 1e3
+
+
+def side_by_side(sides: Sequence[Side], rounds: int, pause: float = PAUSE_S) -> dict[str, float]:
+    """Median milliseconds of each side over interleaved rounds. The order rotates, so that whatever else the machine
+    does, and whatever a side leaves in the caches, meets all of them."""
+    samples: dict[str, list[float]] = {s.name: [] for s in sides}
+    for k in range(rounds):
+        turn = k % len(sides)
+        with device_lock():
+            for side in (*sides[turn:], *sides[:turn]):
+                time.sleep(pause)
+                samples[side.name].append(call_ms(side.call))
+    return {name: statistics.median(ms) for name, ms in samples.items()}
+
+
+# ---------------------------------------------------------------- ceilings
+
+
+class Roofline:
+    """Measured ceilings of this machine, for one or more thread counts."""
+
+    def __init__(self, counts: Iterable[int], budget: float = 3.0) -> None:
+        self._found: dict[int, Ceilings] = {}
+        for n in sorted(set(counts), reverse=True):
+            if n not in self._found:
+                measured = measure_ceilings(tilewright.Target.host(n), budget)
+                self._found[n] = measured
+                self._found.setdefault(1, measured)
+
+    def gflops(self, threads: int) -> float:
+        """Float32 multiply-adds, two operations each."""
+        return self._found[threads].gflops("float32", threads)
+
+    def gb_per_s(self, level: str, threads: int) -> float:
+        """The best stream of a level of memory, whatever its mix of loads and stores."""
+        found = self._found[threads].bandwidth
+        return max(b.gb_per_s for b in found if b.level == level and b.threads == threads)
+
+    def floor_ms(self, flops: int, nbytes: int, threads: int) -> float:
+        """No kernel that does so many operations on so many bytes is faster."""
+        compute = flops / self.gflops(threads)
+        memory = nbytes / self.gb_per_s(level_of(nbytes, tilewright.Target.host(threads)), threads)
+        return max(compute, memory) / 1e6
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything the floors rest on."""
+        return {
+            str(n): {
+                "fma_gflops": c.gflops("float32", n),
+                "gb_per_s": {
+                    level: self.gb_per_s(level, n)
+                    for level in sorted({b.level for b in c.bandwidth if b.threads == n})
+                },
+            }
+            for n, c in self._found.items()
+        }
+
+
+def level_of(nbytes: int, target: tilewright.Target) -> str:
+    """The first level of memory with room for a working set (three quarters of a cache, as all is never free)."""
+    sizes = {
+        "l1": target.l1d_bytes * target.threads,
+        "l2": target.l2_bytes * target.threads,
+        "l3": target.l3_bytes,
+    }
+    return next((level for level, size in sizes.items() if nbytes <= 0.75 * size), "dram")
+
+
+# ---------------------------------------------------------------- showing
+
+
+def geometric_mean(values: Iterable[float]) -> float | None:
+    """None of nothing."""
+    logs = [math.log(v) for v in values]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def ms_text(ms: float | None) -> str:
+    """Milliseconds with three digits; a dash for none."""
+    if ms is None:
+        return "-"
+    return f"{ms:.3f}" if ms < 10 else f"{ms:.1f}"
+
+
+def markdown(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; all but the first column are set to the right."""
+    rule = "|".join(["---", *["---:"] * (len(headers) - 1)])
+    lines = [f"### {title}", "", f"| {' | '.join(headers)} |", f"|{rule}|"]
+    return "\n".join([*lines, *(f"| {' | '.join(r)} |" for r in rows), ""])
+
+
+def write_json(path: Path | None, data: Mapping[str, Any]) -> None:
+    """Replace a JSON file as a whole; nothing for no path."""
+    if path is None:
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def say(text: str) -> None:
+    """Progress, on stderr."""
+    print(text, file=sys.stderr, flush=True)

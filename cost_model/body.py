@@ -1,0 +1,180 @@
+"""The straight-line code of one tile, counted by kind of operation, on arrays of candidates.
+
+Loads of equal addresses are counted once, as LLVM emits them once; what they are kept for takes registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.schedules.target import Target
+from tilewright.search_space.access import Access
+from tilewright.search_space.model import StageModel
+
+MASK = (2.0, 1.5)
+"""Operations of a comparison of the lanes' indices: once, and for each register."""
+SCALAR_GUARD = 3.0
+MASKED_LANE = 3.0
+GUARDED_LANE = 2.0
+"""Operations to guard one lane of a load done lane by lane: by a condition of its own, and by one for all."""
+CONSTANTS = 0.6
+"""Constants loaded for each operation of a function, once a body."""
+LOOP_UOPS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Operations of one tile."""
+
+    fma: Any
+    maths: Any
+    contiguous: Any
+    broadcast: Any
+    strided: Any
+    gathered: Any
+    stores: Any
+    shuffles: Any
+    guards: Any
+    accumulators: Any
+    registers: Any
+    spills: Any
+    rows: Any
+    pieced: Any
+    """Elements of accumulators of a width that is no power of two: LLVM hands them from block to block one
+    by one."""
+
+    @property
+    def loads(self) -> Any:
+        """Every load instruction."""
+        return self.contiguous + self.broadcast + self.strided + self.gathered + self.spills
+
+    @property
+    def uops(self) -> Any:
+        """Every operation."""
+        moved = self.loads + self.stores + self.spills + self.shuffles
+        return self.fma + self.maths + moved + self.guards + LOOP_UOPS
+
+
+def lanes_of(s: StageModel, target: Target) -> int:
+    """Elements of one vector register in the arithmetic of a stage (comparisons are of 32-bit lanes)."""
+    return target.lanes("float32" if s.dtype == "bool" else s.dtype)
+
+
+def vector_width(s: StageModel, width: Mapping[str, Any]) -> Any:
+    """Elements of the vector loop of a tile."""
+    if s.vector is None:
+        return 1.0
+    return s.lanes if s.vector in s.reduce else width[s.vector]
+
+
+def body(s: StageModel, target: Target, width: Mapping[str, Any]) -> Body:
+    """The code of a tile that covers ``width[a]`` values of each axis ``a``."""
+    lanes = lanes_of(s, target)
+    v = s.vector
+    wide = vector_width(s, width)
+    registers = np.ceil(wide / lanes)
+    repeat: Any = 1.0
+    unrolled: Any = 1.0
+    for a, w in width.items():
+        if a == v:
+            continue
+        if a in s.reduce:
+            unrolled = unrolled * w
+        else:
+            repeat = repeat * w
+    if v is not None and v in s.reduce:
+        unrolled = unrolled * width[v] / wide  # the separate accumulators along the vector axis
+    ops = registers * repeat * unrolled
+    count: dict[str, Any] = {"contiguous": s.buffered * ops, "broadcast": CONSTANTS * s.maths}
+    shuffles: Any = 0.0
+    kept: Any = 0.0
+    pieces = _pieces(wide, lanes)
+    for access in s.accesses:
+        kind, number, shuffled, shared = _moves(access, s, wide, pieces, width)
+        kept = kept + np.maximum(shared, 0.0)
+        kind = "stores" if access.store else kind
+        count[kind] = count.get(kind, 0.0) + number
+        shuffles = shuffles + shuffled
+    strided = count.get("strided", 0.0)
+    folds = s.reducer is not None
+    accumulators = registers * repeat * (s.spread if folds else 1.0)
+    alive = (accumulators if folds else registers) + registers + 1.0 + kept / unrolled
+    alive = alive + (3.0 * registers if s.maths else 0.0)
+    excess = np.maximum(alive - target.vector_registers, 0.0)
+    odd = np.log2(wide) % 1.0 > 0.0
+    return Body(
+        fma=ops * s.arithmetic,
+        maths=ops * s.maths,
+        contiguous=count["contiguous"],
+        broadcast=count["broadcast"],
+        strided=strided,
+        gathered=count.get("gathered", 0.0),
+        stores=count.get("stores", 0.0),
+        shuffles=shuffles,
+        guards=_guards(s, width, registers, strided),
+        accumulators=accumulators,
+        registers=alive,
+        spills=excess * (unrolled / np.maximum(s.spread, 1.0) if folds else repeat),
+        rows=repeat,
+        pieced=np.where(odd, repeat * wide * s.spread, 0.0) if folds else 0.0,
+    )
+
+
+def _guards(s: StageModel, width: Mapping[str, Any], registers: Any, strided: Any) -> Any:
+    """Operations that decide whether a point is inside its tensor."""
+    if not s.guards:
+        return 0.0
+    out: Any = 0.0
+    masked = False
+    for axes in s.guards:
+        each: Any = 1.0
+        for a in axes:
+            each = each * (width.get(a, 1.0) if a != s.vector else 1.0)
+        wide = s.vector in axes
+        out = out + each * (MASK[0] + MASK[1] * registers if wide else SCALAR_GUARD)
+        masked = masked or wide
+    return out + strided * (MASKED_LANE if masked else GUARDED_LANE)
+
+
+def _moves(
+    a: Access, s: StageModel, wide: Any, pieces: Any, width: Mapping[str, Any]
+) -> tuple[str, Any, Any, Any]:
+    """Kind of access, its distinct memory operations in one body, the shuffles they need, and how many more
+    there would be if windows did not overlap: values that are kept for that."""
+    v = s.vector
+    other: Any = 1.0
+    every: Any = 1.0
+    for _, terms in a.dims:
+        product: Any = 1.0
+        reach: Any = 1.0
+        for axis, c in terms:
+            w = width.get(axis, 1.0) if axis != v else 1.0
+            product = product * w
+            reach = reach + abs(c) * (w - 1.0)
+        walked = any(axis == v for axis, _ in terms)
+        every = every * product
+        other = other * (product if walked or a.packed or len(terms) < 2 else np.minimum(product, reach))
+    if v is None or v not in a.axes():
+        return "broadcast", other, 0.0, every - other
+    if v in s.reduce:
+        other = other * width[v] / wide
+    if a.indirect:
+        return "gathered", other * wide * 2.0, other * wide * 2.0, 0.0
+    stride = 1 if a.packed else abs(a.stride(v))
+    if stride == 1:
+        return "contiguous", other * pieces, 0.0, (every - other) * pieces
+    if stride == 2 and not a.store and not s.guards:
+        shuffles = other * pieces * np.where(pieces > 1.0, 3.0, 1.5)
+        return "contiguous", other * pieces * 2.0, shuffles, (every - other) * pieces
+    return "strided", other * wide, other * wide, 0.0
+
+
+def _pieces(width: Any, lanes: int) -> Any:
+    """Memory operations for ``width`` elements: whole registers, and the powers of two of what is left."""
+    table = np.array([k.bit_count() for k in range(lanes)], dtype=np.float64)
+    whole = np.asarray(width, dtype=np.int64)
+    return whole // lanes + table[whole % lanes]
