@@ -115,7 +115,8 @@ class Ops(Protocol):
         """Of (n, c, h, w), windows side by side."""
 
     def attention(self, q: Value, k: Value, v: Value, scale: float, causal: int = 0) -> Value:
-        """``softmax(scale * q @ k.T) @ v``; ``causal`` is the sequence length if later positions are hidden."""
+        """``softmax(scale * q @ k.T) @ v``; ``causal`` is the sequence length if later positions
+        are hidden."""
 
     def transpose(self, x: Value, order: tuple[int, ...]) -> Value:
         """Reordered dimensions, as a fresh array where it is the result."""
@@ -271,15 +272,13 @@ class CountOps:
 
 
 class NumpyOps:
-    """NumPy arrays in whatever precision they come: float64 is the reference, float32 a peer. ``out`` takes the
-    result of a workload that is one matrix product or transpose."""
+    """NumPy arrays in whatever precision they come: float64 is the reference, float32 a peer. ``out`` takes
+    the result of a workload that is one matrix product or transpose."""
 
     def __init__(self, out: Array | None = None, xp: Any = np, erf: Any = None) -> None:
-        if erf is None:
-            from scipy.special import erf
         self.out = out
         self.xp = xp
-        self.erf = erf
+        self.erf = importlib.import_module("scipy.special").erf if erf is None else erf
 
     def _product(self, a: Value, b: Value) -> Value:
         return self.xp.matmul(a, b) if self.out is None else np.matmul(a, b, out=self.out)
@@ -311,16 +310,12 @@ class NumpyOps:
         if groups == 1:
             windows = np.lib.stride_tricks.sliding_window_view(x, kernel, tuple(range(2, 2 + rank)))
             windows = windows[(slice(None), slice(None), *[slice(None, None, stride)] * rank)]
-            columns = np.ascontiguousarray(
-                np.moveaxis(windows, range(2 + rank, 2 + 2 * rank), range(2, 2 + rank))
-            )
+            columns = np.ascontiguousarray(np.moveaxis(windows, range(2 + rank, 2 + 2 * rank), range(2, 2 + rank)))
             y = np.matmul(w.reshape(o, -1), columns.reshape(n, -1, math.prod(size))).reshape(n, o, *size)
         elif groups == c == o:
             y = np.zeros((n, o, *size), x.dtype)
             for tap in np.ndindex(*kernel):
-                part = tuple(
-                    slice(t, t + stride * (s - 1) + 1, stride) for t, s in zip(tap, size, strict=True)
-                )
+                part = tuple(slice(t, t + stride * (s - 1) + 1, stride) for t, s in zip(tap, size, strict=True))
                 y += x[(slice(None), slice(None), *part)] * w[(slice(None), 0, *tap)].reshape(o, *[1] * rank)
         else:
             raise NotImplementedError(f"conv with {groups} groups of {c} channels")
@@ -449,9 +444,7 @@ class JaxOps(NumpyOps):
         groups: int = 1,
         rank: int = 2,
     ) -> Value:
-        y = self.lax.conv_general_dilated(
-            x, w, (stride,) * rank, [(pad, pad)] * rank, feature_group_count=groups
-        )
+        y = self.lax.conv_general_dilated(x, w, (stride,) * rank, [(pad, pad)] * rank, feature_group_count=groups)
         return y if b is None else y + b.reshape(-1, *[1] * rank)
 
     def _reduce(self, x: Value, start: float, f: Any, kernel: int, stride: int, pad: int) -> Value:
@@ -680,8 +673,8 @@ class TilewrightOps:
 
 
 class OnnxOps:
-    """Names in an ONNX graph (operator set 20), whose nodes gather here. Constants are written as exporters write
-    them: weights of matrix products over more than two dimensions transposed beforehand."""
+    """Names in an ONNX graph (operator set 20), whose nodes gather here. Constants are written as exporters
+    write them: weights of matrix products over more than two dimensions transposed beforehand."""
 
     OPSET = 20
 

@@ -47,13 +47,13 @@ ENOUGH: Final = 0.9
 
 _STARTED = "TILEWRIGHT_BENCHMARK"
 _REMOVED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
-# glibc keeps freed memory: else a peer that allocates its results would be timed with page faults in every call
+# glibc keeps freed memory: else a peer that allocates its results would be timed with its page faults
 _ADDED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
 
 
 def restart_clean() -> None:
-    """Start this program again, once, in an environment that is fair to every side; settings of OpenBLAS are read
-    when NumPy is loaded, so they must be gone before."""
+    """Start this program again, once, in an environment that is fair to every side; settings of OpenBLAS are
+    read when NumPy is loaded, so they must be gone before."""
     if _STARTED in os.environ:
         return
     kept = {k: v for k, v in os.environ.items() if k not in _REMOVED}
@@ -83,9 +83,7 @@ def thread_counts(text: str) -> list[int]:
     """``2,1`` as a list of numbers of at least 1."""
     parts = names(text)
     if not all(p.isdecimal() and int(p) > 0 for p in parts):
-        raise argparse.ArgumentTypeError(
-            f"expected thread counts of at least 1 joined by commas (2,1); got {text!r}"
-        )
+        raise argparse.ArgumentTypeError(f"expected thread counts joined by commas (2,1); got {text!r}")
     return [int(p) for p in parts]
 
 
@@ -153,7 +151,7 @@ def open_store(path: Path | None) -> tilewright.Store:
 
 @dataclass(frozen=True)
 class Side:
-    """One competitor, ready to run: ``call`` is what is timed, ``results`` are the outputs of the last call."""
+    """One competitor, ready to run: ``call`` is what is timed, ``results`` are its outputs."""
 
     name: str
     call: Call
@@ -222,14 +220,13 @@ def tune(graph: Graph, target: tilewright.Target, store: tilewright.Store, budge
 
 
 def relative_error(got: Array, expected: Array) -> float:
-    """Largest difference by the largest expected element; infinity for another shape or a value that is no number."""
+    """Largest difference by the largest expected element; infinity for another shape or a NaN."""
     if got.shape != expected.shape:
         return math.inf
     if got.size == 0:
         return 0.0
-    error = float(
-        np.max(np.abs(got.astype(np.float64) - expected)) / max(float(np.max(np.abs(expected))), 1e-30)
-    )
+    largest = max(float(np.max(np.abs(expected))), 1e-30)
+    error = float(np.max(np.abs(got.astype(np.float64) - expected))) / largest
     return error if math.isfinite(error) else math.inf
 
 
@@ -238,9 +235,7 @@ def norm_error(got: Sequence[Array], expected: Sequence[Array]) -> float:
     if [a.shape for a in got] != [b.shape for b in expected]:
         return math.inf
     errors = [
-        float(
-            np.linalg.norm(a.astype(np.float64) - b) / max(float(np.linalg.norm(b.astype(np.float64))), 1e-30)
-        )
+        float(np.linalg.norm(a.astype(np.float64) - b) / max(float(np.linalg.norm(b.astype(np.float64))), 1e-30))
         for a, b in zip(got, expected, strict=True)
     ]
     return max(e if math.isfinite(e) else math.inf for e in errors)
@@ -263,8 +258,8 @@ def call_ms(call: Call, min_s: float = ROUND_S, min_calls: int = ROUND_CALLS) ->
 
 
 def side_by_side(sides: Sequence[Side], rounds: int, pause: float = PAUSE_S) -> dict[str, float]:
-    """Median milliseconds of each side over interleaved rounds. The order rotates, so that whatever else the machine
-    does, and whatever a side leaves in the caches, meets all of them."""
+    """Median milliseconds of each side over interleaved rounds. The order rotates, so that whatever else the
+    machine does, and whatever a side leaves in the caches, meets all of them."""
     samples: dict[str, list[float]] = {s.name: [] for s in sides}
     for k in range(rounds):
         turn = k % len(sides)
@@ -310,8 +305,7 @@ class Roofline:
             str(n): {
                 "fma_gflops": c.gflops("float32", n),
                 "gb_per_s": {
-                    level: self.gb_per_s(level, n)
-                    for level in sorted({b.level for b in c.bandwidth if b.threads == n})
+                    level: self.gb_per_s(level, n) for level in sorted({b.level for b in c.bandwidth if b.threads == n})
                 },
             }
             for n, c in self._found.items()
@@ -319,7 +313,7 @@ class Roofline:
 
 
 def level_of(nbytes: int, target: tilewright.Target) -> str:
-    """The first level of memory with room for a working set (three quarters of a cache, as all is never free)."""
+    """The first level of memory with room for a working set (in three quarters of it: all is never free)."""
     sizes = {
         "l1": target.l1d_bytes * target.threads,
         "l2": target.l2_bytes * target.threads,

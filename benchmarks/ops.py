@@ -1,12 +1,12 @@
-"""Operators, side by side: tune each within a time budget, compile it from the records, check every side against
-NumPy in float64, then time all sides in interleaved rounds.
+"""Operators, side by side: tune each within a time budget, compile it from the records, check every side
+against NumPy in float64, then time all sides in interleaved rounds.
 
     python benchmarks/ops.py                                  # 17 operators on all cores and on one
     python benchmarks/ops.py --ops matmul_512,softmax_512x1024 --time 20
     python benchmarks/ops.py --suite kernelbench --threads 2 --json rows.json
 
-Records are kept, so that a second run only compares. Results go to stdout, progress to stderr. Exit codes: 0 ok, 2 usage,
-4 a result of ours was wrong, 130 interrupted.
+Records are kept, so that a second run only compares. Results go to stdout, progress to stderr.
+Exit codes: 0 ok, 2 usage, 4 a result of ours was wrong or nothing valid was found, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -31,13 +31,9 @@ Row = dict[str, Any]
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line; exits with 2 for a wrong one."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", choices=SUITES, default="peers")
-    parser.add_argument(
-        "--ops", type=common.names, default=None, metavar="NAME,...", help="only these operators"
-    )
+    parser.add_argument("--ops", type=common.names, default=None, metavar="NAME,...", help="only these operators")
     parser.add_argument(
         "--peers", type=common.names, default=DEFAULT_PEERS, metavar="NAME,...", help=f"of {', '.join(PEERS)}"
     )
@@ -52,9 +48,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     ):
         unknown = [n for n in given if n not in expected]
         if unknown:
-            parser.error(
-                f"argument {option}: expected some of {', '.join(expected)}; got {', '.join(unknown)}"
-            )
+            parser.error(f"argument {option}: expected some of {', '.join(expected)}; got {', '.join(unknown)}")
     arguments.workloads = [known[n] for n in arguments.ops or known]
     return arguments
 
@@ -129,9 +123,7 @@ def table(rows: Sequence[Row], peers: Sequence[str]) -> tuple[list[str], list[li
     cells = []
     for r in rows:
         best = [
-            f"**{common.ms_text(r['peers'].get(p))}**"
-            if p == r["best_peer"]
-            else common.ms_text(r["peers"].get(p))
+            f"**{common.ms_text(r['peers'].get(p))}**" if p == r["best_peer"] else common.ms_text(r["peers"].get(p))
             for p in shown
         ]
         cells.append(
@@ -150,9 +142,7 @@ def table(rows: Sequence[Row], peers: Sequence[str]) -> tuple[list[str], list[li
     mean = common.geometric_mean(r["ratio"] for r in rows if r["ratio"] is not None)
     share = common.geometric_mean(r["floor_share"] for r in rows)
     if mean is not None and share is not None and len(rows) > 1:
-        cells.append(
-            ["geometric mean", "", *[""] * len(shown), f"{mean:.2f}", "", f"{100 * share:.0f} %", "", "", ""]
-        )
+        cells.append(["geometric mean", "", *[""] * len(shown), f"{mean:.2f}", "", f"{100 * share:.0f} %", "", "", ""])
     return headers, cells
 
 

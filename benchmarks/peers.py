@@ -1,5 +1,5 @@
-"""The libraries we are compared with, one small class each. A peer that is not installed, or that lacks an operator,
-says so with `Lacking`."""
+"""The libraries we are compared with, one small class each. A peer that is not installed, or that lacks an
+operator, says so with `Lacking`."""
 
 from __future__ import annotations
 
@@ -160,8 +160,8 @@ class OpenVinoPeer:
 
 
 class JaxPeer:
-    """JAX through XLA. Its number of threads is the number of CPUs this process may use, so it takes part only where
-    that is the number asked for."""
+    """JAX through XLA. Its number of threads is the number of CPUs this process may use, so it takes part only
+    where that is the number asked for."""
 
     name = "jax"
 

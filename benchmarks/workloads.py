@@ -1,8 +1,8 @@
 """The operators that are compared: names, shapes, which tensors are constant, and what they compute.
 
-``peers`` is a list of 17 operators from common networks; ``kernelbench`` follows the problem list of KernelBench
-(https://github.com/ScalingIntelligence/KernelBench, MIT), reduced to sizes that take a CPU 1 to 20 ms. The problems
-are written from their names and shapes.
+``peers`` is a list of 17 operators from common networks; ``kernelbench`` follows the problem list of
+KernelBench (https://github.com/ScalingIntelligence/KernelBench, MIT), reduced to sizes that take a CPU
+1 to 20 ms. The problems are written from their names and shapes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Body = Callable[..., Value]
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor that a workload reads: standard normal times ``scale``. A constant may be folded or packed by whoever
-    compiles; anything else comes with each call."""
+    """A tensor that a workload reads: standard normal times ``scale``. A constant may be folded or packed by
+    whoever compiles; anything else comes with each call."""
 
     name: str
     shape: tuple[int, ...]
@@ -82,9 +82,7 @@ class Workload:
     def arrays(self, seed: int = SEED) -> dict[str, Array]:
         """Values of every tensor, constants too, in order."""
         rng = np.random.default_rng(seed)
-        return {
-            i.name: rng.standard_normal(i.shape, dtype=np.float32) * np.float32(i.scale) for i in self.inputs
-        }
+        return {i.name: rng.standard_normal(i.shape, dtype=np.float32) * np.float32(i.scale) for i in self.inputs}
 
     def reference(self, arrays: dict[str, Array]) -> Array:
         """What it means, in float64."""
@@ -126,13 +124,7 @@ class Workload:
             self.name,
             [helper.make_tensor_value_info(i.name, float32, i.shape) for i in self.inputs if not i.constant],
             [helper.make_tensor_value_info("y", float32, self.shape)],
-            [
-                helper.make_tensor(
-                    n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape, a.tobytes(), raw=True
-                )
-                for n, a in made.weights.items()
-                if n in used
-            ],
+            [onnx.numpy_helper.from_array(a, n) for n, a in made.weights.items() if n in used],
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", made.OPSET)])
         model.ir_version = 9
@@ -494,7 +486,7 @@ def _mini_gpt_block(b: _Builder) -> None:
 
 
 def suite(name: str, cap: int | None = None) -> dict[str, Workload]:
-    """The workloads of a suite by name; ``cap`` cuts their sizes down. Raises ValueError for an unknown suite."""
+    """The workloads of a suite by name; ``cap`` cuts sizes down. Raises ValueError for an unknown suite."""
     if name not in SUITES:
         raise ValueError(f"suite: expected one of {', '.join(SUITES)}; got {name!r}")
     b = _Builder(name, cap)

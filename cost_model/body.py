@@ -43,9 +43,6 @@ class Body:
     registers: Any
     spills: Any
     rows: Any
-    pieced: Any
-    """Elements of accumulators of a width that is no power of two: LLVM hands them from block to block one
-    by one."""
 
     @property
     def loads(self) -> Any:
@@ -105,7 +102,6 @@ def body(s: StageModel, target: Target, width: Mapping[str, Any]) -> Body:
     alive = (accumulators if folds else registers) + registers + 1.0 + kept / unrolled
     alive = alive + (3.0 * registers if s.maths else 0.0)
     excess = np.maximum(alive - target.vector_registers, 0.0)
-    odd = np.log2(wide) % 1.0 > 0.0
     return Body(
         fma=ops * s.arithmetic,
         maths=ops * s.maths,
@@ -120,7 +116,6 @@ def body(s: StageModel, target: Target, width: Mapping[str, Any]) -> Body:
         registers=alive,
         spills=excess * (unrolled / np.maximum(s.spread, 1.0) if folds else repeat),
         rows=repeat,
-        pieced=np.where(odd, repeat * wide * s.spread, 0.0) if folds else 0.0,
     )
 
 

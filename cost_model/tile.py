@@ -89,7 +89,7 @@ def tile_cost(s: StageModel, target: Target, n: int) -> TileCost:
         first = first or b
         times = count * depth.reduce_trips
         fma = (b.fma + b.maths) / target.fma_per_cycle + b.guards / 2.0
-        shuffles = b.shuffles + np.where(depth.reduce_trips > 1.0, b.pieced, 0.0)
+        shuffles = b.shuffles
         load = np.maximum(
             b.loads / LOADS_PER_CYCLE + (b.stores + b.spills) / STORES_PER_CYCLE,
             shuffles / SHUFFLES_PER_CYCLE,

@@ -218,6 +218,8 @@ class _Writer:
         self.registers: set[str] = set()
         self.vars: dict[str, int | str] = {}
         self.lane: tuple[str, int] | None = None
+        self.first = 0
+        """The first lane of the piece of a vector loop being written."""
         self.guard: Value | None = None
         self.thread_base = ""
         self.top = 0
@@ -296,20 +298,10 @@ class _Writer:
             return
         if n.kind == "vector":
             assert isinstance(n.extent, Const)
-            lanes = int(n.extent.value)
-            if lanes == 1:
-                self.vars[n.var] = 0
-                self.node(n.body)
-                del self.vars[n.var]
-                return
-            self.lane = (n.var, lanes)
-            saved, self.loaded = self.loaded, {}
-            self.node(n.body)
-            # what the vector loop stored to is stale: the output, packed buffers and scratch
-            self.loaded = {
-                k: v for k, v in saved.items() if k[0] not in self.unit.written and k[0] in self.unit.dtypes
-            }
-            self.lane = None
+            first = 0
+            for lanes in powers_of_two(int(n.extent.value)):
+                self._vector(n, first, lanes)
+                first += lanes
             return
         stop = self.value(n.extent)
 
@@ -324,6 +316,17 @@ class _Writer:
             del self.vars[n.var]
             return
         self._counted("0", stop.name, body)
+
+    def _vector(self, n: Loop, first: int, lanes: int) -> None:
+        """Lanes ``first`` to ``first + lanes`` of a vector loop at once."""
+        if lanes == 1:
+            self.vars[n.var] = first
+            self.node(n.body)
+            del self.vars[n.var]
+            return
+        self.lane, self.first = (n.var, lanes), first
+        self.node(n.body)
+        self.lane, self.first = None, 0
 
     def _if(self, n: If) -> None:
         fn = self.fn
@@ -382,6 +385,7 @@ class _Writer:
         for v, c in a.terms:
             if self.lane is not None and v == self.lane[0]:
                 stride = c
+                constant += c * self.first
                 continue
             value = self.vars[v]
             if isinstance(value, int):
@@ -417,7 +421,8 @@ class _Writer:
         a = self._affine(e.index[0])
         if a is None:
             return self._gather(e)
-        key: Key = (e.tensor, a, self.guard, *(self.vars.get(v, "lane") for v, _ in a.terms))
+        lane = (*self.lane, self.first) if self.lane is not None else None
+        key: Key = (e.tensor, a, self.guard, *(self.vars.get(v, lane) for v, _ in a.terms))
         if e.tensor not in self.registers:
             found = self.loaded.get(key)
             if found is not None:
@@ -577,7 +582,7 @@ class _Writer:
         hint = ""
         if stream and value.lanes > 1:
             whole = all(c % value.lanes == 0 for v, c in a.terms if self.lane is None or v != self.lane[0])
-            if whole and a.const % value.lanes == 0:
+            if whole and (a.const + self.first) % value.lanes == 0:
                 nbytes = value.lanes * SIZES[dtype]
                 align = min(ALIGN, nbytes & -nbytes)  # a multiple of 144 bytes is a multiple of 16 only
                 hint = ", !nontemporal !0"
@@ -610,6 +615,7 @@ class _Writer:
         for v, c in a.terms:
             if self.lane is not None and v == self.lane[0]:
                 stride = c
+                constant += c * self.first
                 continue
             known = self.vars[v]
             if isinstance(known, int):
@@ -637,7 +643,9 @@ class _Writer:
             return None
         signed = {"lt": "slt", "le": "sle", "eq": "eq", "ne": "ne"}[e.kind]
         stride = d.coefficient(self.lane[0]) if self.lane is not None else 0
-        rest = Affine(tuple((v, c) for v, c in d.terms if self.lane is None or v != self.lane[0]), d.const)
+        rest = Affine(
+            tuple((v, c) for v, c in d.terms if self.lane is None or v != self.lane[0]), d.const + stride * self.first
+        )
         base = self._affine_value(rest)
         if not base.name.startswith("%") and not stride:
             k = int(base.name)
@@ -689,6 +697,11 @@ class _Writer:
         value = self.value(e)
         self.guard = saved
         return value
+
+
+def powers_of_two(width: int) -> list[int]:
+    """A vector width as descending powers of two: LLVM splits a loop-carried ``<24 x float>`` into scalars, but not two of 16 and 8."""
+    return [1 << k for k in range(width.bit_length() - 1, -1, -1) if width >> k & 1]
 
 
 def _inside(e: Expr) -> Iterator[Expr]:

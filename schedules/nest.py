@@ -205,12 +205,24 @@ def _store_size(node: Store, lane: tuple[str, int] | None) -> int:
         return 1 if not stride else pieces(dtype) if abs(stride) == 1 else 2 * lanes
 
     total = moved(node.index, node.value.dtype)
-    for e in walk_expr(node.value):
+    seen: set[Expr] = set()
+    stack = [node.value]
+    while stack:
+        e = stack.pop()
+        if e in seen:
+            continue
+        seen.add(e)
         if isinstance(e, Load):
             total += moved(e.index[0], e.dtype)
+            if affine(e.index[0]) is not None:
+                continue  # an affine address is part of the load
+            stack.extend(e.index)
         elif isinstance(e, Op):
+            if e.dtype == "int64" and affine(e) is not None:
+                continue  # index arithmetic: shared by the unrolled copies
             many = MATHS_SIZE if e.kind in MATHS or e.kind == "pow" else 1
             total += many * (pieces(e.dtype) if e.dtype != "int64" or name in variables(e) else 1)
+            stack.extend(e.args)
     return total
 
 

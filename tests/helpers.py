@@ -99,9 +99,7 @@ def at_page_end(array: Array) -> Array:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mprotect(ctypes.c_void_p(start + size), ctypes.c_size_t(PAGE), 0) != 0:
         raise OSError(ctypes.get_errno(), "mprotect")
-    out = np.frombuffer(memory, dtype=array.dtype, count=array.size, offset=size - array.nbytes).reshape(
-        array.shape
-    )
+    out = np.frombuffer(memory, dtype=array.dtype, count=array.size, offset=size - array.nbytes).reshape(array.shape)
     out[...] = array
     return out
 
@@ -123,14 +121,14 @@ def run(c: Case, schedule: str | Schedule, threads: int = 1) -> tuple[Array, Pro
     t = c.workload.types[c.workload.output]
     out, raw = guarded(t)
     arrays = {n: at_page_end(a) for n, a in c.arrays.items()}
+    for scratch in (*kernel._own.values(), kernel._thread):
+        scratch[...] = 0xFF
     kernel.bind({**arrays, c.workload.output: out})
     kernel.run()
     first = out.copy()
     kernel.run()  # a second call gives the same: nothing is left over in scratch memory
     assert first.tobytes() == out.tobytes(), "the second call gives another result"
-    around = np.delete(
-        raw, slice(out.ctypes.data - raw.ctypes.data, out.ctypes.data - raw.ctypes.data + t.nbytes)
-    )
+    around = np.delete(raw, slice(out.ctypes.data - raw.ctypes.data, out.ctypes.data - raw.ctypes.data + t.nbytes))
     assert (around == 0xA5).all(), "bytes around the output were written"
     for n, a in c.arrays.items():
         assert arrays[n].tobytes() == a.tobytes(), f"input {n} was written"

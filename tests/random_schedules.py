@@ -3,6 +3,7 @@ any sketch."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,10 @@ FACTORS = (1, 2, 2, 3, 4, 4, 5, 8)
 
 
 def point(workload: Workload, rng: np.random.Generator, threads: int) -> tuple[str, Schedule]:
-    """A random legal point of a random sketch, and the sketch's name."""
-    sketches = space(workload, host(threads)).sketches
+    """A random legal point of a random sketch, and the sketch's name. The space is that of a machine with
+    vectors of any size: the host runs them all."""
+    bits = int(rng.choice([128, 256, 512]))
+    sketches = space(workload, replace(host(threads), vector_bits=bits)).sketches
     sketch = sketches[int(rng.integers(len(sketches)))]
     rows = enumerate_points(sketch, 20_000).rows
     row = sketch.row(rows[int(rng.integers(len(rows)))]) if len(rows) else dict(sketch.preferred)
@@ -142,9 +145,7 @@ class _Composer:
                 steps.append(self.pack(stage, k, factors[k], order, sizes))
         return steps
 
-    def pack(
-        self, stage: PStage, k: int, factor: Any, order: list[str], sizes: dict[str, tuple[int, ...]]
-    ) -> Pack:
+    def pack(self, stage: PStage, k: int, factor: Any, order: list[str], sizes: dict[str, tuple[int, ...]]) -> Pack:
         from tilewright.graph.expr import variables
 
         used = variables(factor)
@@ -183,13 +184,12 @@ class _Composer:
         stages = self.workload.stages
         for _ in range(8):
             inlined = [
-                n
-                for n, s in stages.items()
-                if s.reducer is None and n != self.workload.output and self.chance(0.6)
+                n for n, s in stages.items() if s.reducer is None and n != self.workload.output and self.chance(0.6)
             ]
             kept = [n for n in stages if n not in inlined and n != self.workload.output]
             base: list[Step] = [Inline(n) for n in inlined]
-            into = {n: self.workload.output for n in kept if self.chance(0.6)}
+            later = dict(zip(kept, [*kept[1:], self.workload.output], strict=True))
+            into = {n: later[n] if self.chance(0.2) else self.workload.output for n in kept if self.chance(0.6)}
             try:
                 parts = phases(self.workload, Schedule((*base, *(At(n, t, "tile") for n, t in into.items()))))
             except ScheduleError:

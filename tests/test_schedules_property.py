@@ -19,9 +19,9 @@ from random_schedules import composed, point
 from tilewright.graph.workload import from_json, to_json
 from tilewright.schedules.steps import Schedule, ScheduleError, parse
 
-BATCHES = 30
-POINTS = 20
-COMPOSED = 20
+BATCHES = 24
+POINTS = 16
+COMPOSED = 16
 MOST_TRIES = 120
 Make = Callable[[Case, np.random.Generator, int], Schedule]
 

@@ -52,7 +52,7 @@ _HOMES = {
     "tune": "tuner",
 }
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605 - the keys are the public names
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

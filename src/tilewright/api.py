@@ -1,10 +1,10 @@
 """The front door in Python: load a model, tune it, compile it from the store's records.
 
-    graph = tilewright.load("model.onnx", shapes={"x": (1, 3, 224, 224)})
-    with tilewright.Store() as store:
-        tilewright.tune(graph, tilewright.Target.host(), store, tilewright.Budget(seconds=60))
-        model = tilewright.compile(graph, tilewright.Target.host(), store)
-    outputs = model(array)
+graph = tilewright.load("model.onnx", shapes={"x": (1, 3, 224, 224)})
+with tilewright.Store() as store:
+    tilewright.tune(graph, tilewright.Target.host(), store, tilewright.Budget(seconds=60))
+    model = tilewright.compile(graph, tilewright.Target.host(), store)
+outputs = model(array)
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def records_lookup(store: Store, target: Target, policy: Policy | None = None) -
     return lookup
 
 
-def compile(  # noqa: A001 - the name of the operation, as re.compile and torch.compile
+def compile(
     model: str | os.PathLike[str] | Graph,
     target: Target | None = None,
     store: Store | None = None,

@@ -92,8 +92,12 @@ def _build(workload: Workload, chosen: dict[str, Choice], target: Target, name: 
     except ScheduleError as error:
         if choice.source == "default":
             raise
-        log.warning("the record of %s does not apply any more (%s); using the default schedule", workload.describe(), error)
-        chosen[workload.hash] = Choice(default_for(workload, target).schedule, "default", f"its record does not apply: {error}")
+        log.warning(
+            "the record of %s does not apply any more (%s); using the default schedule", workload.describe(), error
+        )
+        chosen[workload.hash] = Choice(
+            default_for(workload, target).schedule, "default", f"its record does not apply: {error}"
+        )
         return build(workload, chosen[workload.hash].schedule, target, name)
 
 
@@ -234,4 +238,3 @@ class _Linker:
 def parse_choice(text: str, source: str, why: str) -> Choice:
     """A choice from a record's printed schedule."""
     return Choice(parse(text), source, why)
-

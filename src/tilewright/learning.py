@@ -7,13 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.cost_model import AbstractRanker, Dataset, default_ranker
-from tilewright.cost_model.features import FEATURES, features
+from tilewright.cost_model.features import FEATURES, features_and_prior
 from tilewright.cost_model.prior import prior_ns
 from tilewright.search_space.sketch import Ints, Sketch
 from tilewright.search_space.strategies import Candidate
 
 REFIT_AFTER = 24
 """New rows before a refit, at least; later a tenth of what is there."""
+
+TRUSTED_AFTER = 24
+"""Measurements of a workload after which the ranker alone ranks it."""
 
 
 class Learner:
@@ -25,6 +28,8 @@ class Learner:
         self._prior: list[float] = []
         self._time: list[float] = []
         self._group: list[str] = []
+        self._own: dict[str, int] = {}
+        self._seen: dict[str, int] = {}
         self._fitted = 0
         self.fits = 0
 
@@ -36,10 +41,13 @@ class Learner:
     def add(self, candidate: Candidate, workload_hash: str, time_ns: float) -> None:
         """A measured time; infinity for a failure."""
         row = np.asarray([candidate.values], dtype=np.int64).reshape(1, len(candidate.values))
-        self._x.append(features(candidate.sketch, row))
-        self._prior.append(float(prior_ns(candidate.sketch, row)[0]))
+        x, prior = features_and_prior(candidate.sketch, row)
+        self._x.append(x)
+        self._prior.append(float(prior[0]))
         self._time.append(time_ns)
         self._group.append(workload_hash)
+        if np.isfinite(time_ns):
+            self._own[workload_hash] = self._own.get(workload_hash, 0) + 1
 
     def refit(self, force: bool = False) -> bool:
         """Fit again if enough is new."""
@@ -48,6 +56,7 @@ class Learner:
             return False
         self._ranker = self._ranker.fit(self.dataset())
         self._fitted = len(self._time)
+        self._seen = dict(self._own)
         self.fits += 1
         return True
 
@@ -62,8 +71,10 @@ class Learner:
         )
 
     def predict_ns(self, sketch: Sketch, rows: Ints) -> NDArray[np.float64]:
-        """Predicted nanoseconds."""
-        prior = prior_ns(sketch, rows)
-        if not self.fits:
-            return prior
-        return self._ranker.predict_ns(features(sketch, rows), prior)
+        """Predicted nanoseconds. A ranker that has seen nothing of a workload ranks it worse than the prior does (measured on
+        held-out workloads), so it is believed in proportion to what it has seen of this one."""
+        trust = min(1.0, self._seen.get(sketch.workload.hash, 0) / TRUSTED_AFTER)
+        if trust == 0.0:
+            return prior_ns(sketch, rows)
+        x, prior = features_and_prior(sketch, rows)
+        return np.exp(trust * np.log(self._ranker.predict_ns(x, prior)) + (1.0 - trust) * np.log(prior))

@@ -206,7 +206,9 @@ def _nbytes(p: Port) -> int:
 def _checked(port: Port, value: object) -> Array:
     if not isinstance(value, np.ndarray):
         if not hasattr(value, "__dlpack__"):
-            raise ModelError(f"input {port.name!r}: expected a NumPy array or a DLPack tensor; got {type(value).__name__}")
+            raise ModelError(
+                f"input {port.name!r}: expected a NumPy array or a DLPack tensor; got {type(value).__name__}"
+            )
         value = np.from_dlpack(value)
     if tuple(value.shape) != port.shape or value.dtype != numpy_dtype(port.dtype):
         raise ModelError(
@@ -278,7 +280,9 @@ def load(path: str | os.PathLike[str]) -> Executable:
             f"({error})"
         ) from error
     if meta.get("format") != FORMAT:
-        raise ModelError(f"{os.fspath(path)}: expected model format {FORMAT}; got {meta.get('format')!r}; compile it again")
+        raise ModelError(
+            f"{os.fspath(path)}: expected model format {FORMAT}; got {meta.get('format')!r}; compile it again"
+        )
     return Executable(
         Compiled(
             Target.from_json(json.dumps(meta["target"])),

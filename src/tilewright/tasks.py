@@ -13,6 +13,7 @@ from tilewright.schedules.apply import apply
 from tilewright.schedules.steps import ScheduleError
 from tilewright.schedules.target import Target
 from tilewright.search_space.fusion import fuse
+from tilewright.search_space.sketch import enumerate_points
 from tilewright.search_space.space import Space, space
 from tilewright.search_space.strategies import Candidate, preferred
 
@@ -36,17 +37,28 @@ def extract(graph: Graph, target: Target) -> list[Task]:
     return [Task(w, counts[h], origin) for h, (w, origin) in first.items()]
 
 
+SAMPLED = 96
+"""Points of each sketch that the default is chosen from, besides its preferred one."""
+
+
 def default_candidate(of: Space) -> Candidate:
-    """Candidate 0 of a space, and what an untuned compile uses: of the preferred candidates of all sketches, the one that the
-    analytic prior thinks fastest. Needs no measurement and no model."""
-    candidates = preferred(of)
-    times = [
-        float(prior_ns(c.sketch, np.asarray([c.values], dtype=np.int64).reshape(1, len(c.values)))[0]) for c in candidates
-    ]
+    """Candidate 0 of a space, and what an untuned compile uses: the fastest by the analytic prior among the preferred candidates
+    and a fixed sample of each sketch. Needs no measurement and no learned model."""
+    times: list[float] = []
+    candidates: list[Candidate] = []
+    for first in preferred(of):
+        sketch = first.sketch
+        rows = np.asarray([first.values], dtype=np.int64).reshape(1, len(first.values))
+        if sketch.params:
+            rows = np.concatenate([rows, enumerate_points(sketch, SAMPLED).rows])
+        predicted = prior_ns(sketch, rows)
+        for k in np.argsort(predicted, kind="stable")[:3]:
+            times.append(float(predicted[k]))
+            candidates.append(Candidate(sketch, tuple(int(x) for x in rows[k])))
     for k in np.argsort(times, kind="stable"):
         if applies(candidates[int(k)]):
             return candidates[int(k)]
-    return candidates[-1]
+    return preferred(of)[-1]
 
 
 def applies(candidate: Candidate) -> bool:

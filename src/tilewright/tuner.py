@@ -29,7 +29,6 @@ from tilewright.search_space.strategies import Candidate, SearchConfig, Strategy
 from tilewright.tasks import Task, default_candidate, extract
 from tilewright.tuning_logs import Record, Store, candidate_id, environment_versions, policy_hash, target_hash
 
-
 NO_VERDICT = ("duplicate", "pruned_slow")
 """Statuses that say nothing bad of a candidate."""
 
@@ -151,7 +150,9 @@ def tune(
         return run.go(runner)
     missing = missing_features(target, Target.host())
     if missing:
-        raise DeviceError(f"target {target.name}: this machine lacks {', '.join(missing)}; tune on a machine that has them")
+        raise DeviceError(
+            f"target {target.name}: this machine lacks {', '.join(missing)}; tune on a machine that has them"
+        )
     with LocalRunner(target, run.policy) as own:
         own.preflight()
         run.noise = own.noise_floor()
@@ -363,7 +364,9 @@ class _Run:
             search.strategy.tell(candidate, time_ns)
         if self.listener is not None:
             self.listener(
-                Event(time.monotonic() - self.start, self.trials, search.task, outcome, search.progress.best_ns, improved)
+                Event(
+                    time.monotonic() - self.start, self.trials, search.task, outcome, search.progress.best_ns, improved
+                )
             )
 
     def _confirm(self, runner: Runner) -> None:

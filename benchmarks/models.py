@@ -1,0 +1,321 @@
+"""Models, side by side with onnxruntime (and OpenVINO where it is installed), from the records of a store.
+
+    python benchmarks/models.py --time 120                    # tune each for 120 s, compile, check, compare
+    python benchmarks/models.py --models classifier --profile # where the time of our model goes
+
+The models are taken from pip packages that carry them (``pip install --no-deps rapidocr-onnxruntime nudenet
+ddddocr``); those that are not installed are left out. Exit codes: 0 ok, 2 usage or no model, 4 an output differs from
+onnxruntime's, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+
+import tilewright
+from benchmarks import common
+from benchmarks.common import Array, Side
+from benchmarks.peers import PEERS, Lacking, OnnxRuntimePeer, OpenVinoPeer, make_peers
+from tilewright.display import print_table
+from tilewright.graph.graph import Graph
+from tilewright.runtime import Port, random_input
+from tilewright.schedules.kernel import Kernel, build
+from tilewright.schedules.steps import parse as parse_schedule
+from tilewright.search_space.fusion import fuse, is_contraction
+
+DEFAULT_PEERS = ["onnxruntime", "openvino"]
+AGREEMENT = 1e-3
+"""Largest difference from onnxruntime by the norm of an output: both compute in float32."""
+SHOWN = 15
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model file in a pip package, and the shape of its input."""
+
+    package: str
+    suffix: str
+    shapes: Mapping[str, tuple[int, ...]]
+    image: bool = False
+    """Whether noise is no good as an input: a detector of text answers noise with values near 5e-5, where float32
+    sigmoids of different libraries have little in common."""
+
+    def path(self) -> Path | None:
+        """The file, if the package is installed."""
+        try:
+            files = importlib.metadata.files(self.package) or []
+        except importlib.metadata.PackageNotFoundError:
+            return None
+        return next((Path(str(f.locate())) for f in files if str(f).endswith(self.suffix)), None)
+
+
+_OCR = "rapidocr-onnxruntime"
+MODELS = {
+    "classifier": Model(_OCR, "cls_infer.onnx", {"x": (1, 3, 48, 192)}),
+    "detector": Model(_OCR, "det_infer.onnx", {"x": (1, 3, 320, 320)}, image=True),
+    "recogniser": Model(_OCR, "rec_infer.onnx", {"x": (1, 3, 48, 320)}),
+    "nudenet": Model("nudenet", "320n.onnx", {"images": (1, 3, 320, 320)}),
+    "ddddocr": Model("ddddocr", "common_det.onnx", {"images": (1, 3, 416, 416)}),
+}
+
+
+def image_like(shape: tuple[int, ...], seed: int = 0) -> Array:
+    """Blocks of +1 and -1, the size of letters, on a field of one brightness."""
+    rng = np.random.default_rng(seed)
+    *lead, h, w = shape
+    out = np.full(shape, 0.5, dtype=np.float32)
+    top, left, block = h // 4, w // 8, max(1, h // 40)
+    rows, columns = (h // 2) // block, (3 * w // 4) // block
+    marks = rng.choice(np.asarray([-1, 1], dtype=np.float32), (rows, columns))
+    pattern = np.repeat(np.repeat(marks, block, 0), block, 1)
+    out[(*[slice(None)] * len(lead), slice(top, top + rows * block), slice(left, left + columns * block))] = pattern
+    return out
+
+
+def contraction_flops(graph: Graph, target: tilewright.Target) -> int:
+    """Operations of convolutions and matrix products of one run."""
+    return sum(2 * s.points for g in fuse(graph, target) for s in g.stages if is_contraction(s))
+
+
+def feeds_for(model: Model, executable: tilewright.Executable) -> dict[str, Array]:
+    """Seeded inputs."""
+    rng = np.random.default_rng(0)
+    return {
+        p.name: common.aligned_copy(image_like(p.shape) if model.image else random_input(p, rng))
+        for p in executable.inputs
+    }
+
+
+def profile(graph: Graph, target: tilewright.Target, executable: tilewright.Executable) -> list[Row]:
+    """Each distinct kernel on its own, hot, with the schedule that the model uses; the most costly first."""
+    rows: dict[str, Row] = {}
+    rng = np.random.default_rng(0)
+    for group, info in zip(fuse(graph, target), executable.compiled.kernels, strict=True):
+        w = group.workload
+        if w.hash in rows:
+            rows[w.hash]["runs"] += 1
+            continue
+        kernel = Kernel(build(w, parse_schedule(info.schedule), target))
+        arrays = {}
+        for name, kind, constant in w.inputs:
+            port = Port(name, kind.shape, kind.dtype)
+            arrays[name] = graph.constants[group.names[name]] if constant else random_input(port, rng)
+        out = w.types[w.output]
+        arrays[w.output] = common.empty(Port(w.output, out.shape, out.dtype))
+        kernel.bind(arrays)
+        ms = common.call_ms(kernel.run, 0.02)
+        rows[w.hash] = {
+            "node": info.origin,
+            "workload": info.describe,
+            "source": info.source,
+            "runs": 1,
+            "ms": ms,
+            "gflops": w.flops / ms / 1e6,
+        }
+    total = sum(r["runs"] * r["ms"] for r in rows.values())
+    for r in rows.values():
+        r["share"] = r["runs"] * r["ms"] / total
+    return sorted(rows.values(), key=lambda r: -r["share"])
+
+
+def measure(
+    name: str,
+    threads: int,
+    arguments: argparse.Namespace,
+    peers: Sequence[OnnxRuntimePeer | OpenVinoPeer],
+    roofline: common.Roofline,
+) -> Row:
+    """One row: tune if asked to, compile, check, compare."""
+    model = MODELS[name]
+    path = model.path()
+    assert path is not None, "only installed models are measured"
+    target = tilewright.Target.host(threads)
+    graph = tilewright.load(path, model.shapes)
+    with common.open_store(arguments.store) as store:
+        if arguments.time > 0:
+            tuned = common.tune(graph, target, store, arguments.time)
+        else:
+            tuned = common.known(graph, target, store)
+        ours = tilewright.compile(graph, target, store)
+    feeds = feeds_for(model, ours)
+    sides: list[Side] = [common.our_side("ours", ours, feeds)]
+    sides.append(common.our_side("default", tilewright.compile(graph, target), feeds))
+    notes: dict[str, str] = {}
+    for peer in peers:
+        try:
+            sides.append(peer.model(path, feeds))
+        except Lacking as error:
+            notes[peer.name] = str(error)
+    for side in sides:
+        side.call()
+    results = {s.name: s.results() for s in sides}
+    errors = {
+        n: common.norm_error(r, results["onnxruntime"])
+        for n, r in results.items()
+        if "onnxruntime" in results and n != "onnxruntime"
+    }
+    times = common.side_by_side(sides, arguments.rounds)
+    found = {n: ms for n, ms in times.items() if n not in ("ours", "default")}
+    best = min(found, key=lambda n: found[n]) if found else None
+    flops = contraction_flops(graph, target)
+    covered, kernels = ours.compiled.coverage()
+    row: Row = {
+        "model": name,
+        "file": path.name,
+        "threads": threads,
+        "ours_ms": times["ours"],
+        "default_ms": times["default"],
+        "peers": found,
+        "best_peer": best,
+        "ratio": None if best is None else found[best] / times["ours"],
+        "gflop": flops / 1e9,
+        "fma_share": flops / times["ours"] / 1e6 / roofline.gflops(threads),
+        "error": errors.get("ours"),
+        "errors": errors,
+        "from_records": [covered, kernels],
+        "tuning_s": tuned.seconds,
+        "trials": tuned.trials,
+        "notes": notes,
+    }
+    if arguments.profile:
+        row["profile"] = profile(graph, target, ours)
+    return row
+
+
+def table(rows: Sequence[Row], peers: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """Headers and cells for people."""
+    shown = [p for p in peers if any(p in r["peers"] for r in rows)]
+    headers = ["model", "ours ms", *[f"{p} ms" for p in shown], "best peer / ours", "default ms", "GFLOP"]
+    headers += ["of FMA peak", "error", "from records", "tuning s"]
+    cells = [
+        [
+            r["model"],
+            common.ms_text(r["ours_ms"]),
+            *[common.ms_text(r["peers"].get(p)) for p in shown],
+            "-" if r["ratio"] is None else f"{r['ratio']:.2f}",
+            common.ms_text(r["default_ms"]),
+            f"{r['gflop']:.3f}",
+            f"{100 * r['fma_share']:.0f} %",
+            "-" if r["error"] is None else f"{r['error']:.0e}",
+            "{}/{}".format(*r["from_records"]),
+            f"{r['tuning_s']:.0f}",
+        ]
+        for r in rows
+    ]
+    mean = common.geometric_mean(r["ratio"] for r in rows if r["ratio"] is not None)
+    if mean is not None and len(rows) > 1:
+        cells.append(["geometric mean", "", *[""] * len(shown), f"{mean:.2f}", *[""] * 6])
+    return headers, cells
+
+
+def show(title: str, headers: Sequence[str], cells: Sequence[Sequence[str]], arguments: argparse.Namespace) -> None:
+    """A table on stdout."""
+    if arguments.markdown:
+        print(common.markdown(title, headers, cells))
+    else:
+        print_table(title, headers, cells)
+
+
+def show_profile(row: Row, arguments: argparse.Namespace) -> None:
+    """The most costly kernels of a model."""
+    headers = ["node", "workload", "runs", "ms each", "share", "GFLOP/s", "schedule"]
+    cells = [
+        [
+            r["node"][:40],
+            r["workload"],
+            str(r["runs"]),
+            f"{r['ms']:.4f}",
+            f"{100 * r['share']:.1f} %",
+            f"{r['gflops']:.1f}",
+            r["source"],
+        ]
+        for r in row["profile"][:SHOWN]
+    ]
+    show(f"{row['model']}, {row['threads']} threads: kernels one by one", headers, cells, arguments)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Everything that was asked for; returns the exit code."""
+    common.share_openmp()
+    roofline = common.Roofline(arguments.threads)
+    report: dict[str, Any] = {
+        "machine": tilewright.Target.host().model,
+        "tilewright": tilewright.__version__,
+        "peers": {},
+        "ceilings": roofline.as_json(),
+        "rows": [],
+    }
+    wrong = False
+    for threads in arguments.threads:
+        peers, absent = make_peers(arguments.peers, threads)
+        for name, why in absent.items():
+            common.say(f"{threads} threads, without {name}: {why}")
+        runners = [p for p in peers if isinstance(p, OnnxRuntimePeer | OpenVinoPeer)]
+        report["peers"] |= {p.name: p.version for p in runners}
+        rows: list[Row] = []
+        for name in arguments.models:
+            row = measure(name, threads, arguments, runners, roofline)
+            rows.append(row)
+            report["rows"].append(row)
+            wrong |= row["error"] is not None and row["error"] > AGREEMENT
+            common.say(
+                f"{name}, {threads} threads: ours {common.ms_text(row['ours_ms'])} ms, "
+                + ", ".join(f"{n} {common.ms_text(ms)}" for n, ms in row["peers"].items())
+                + "".join(f"; {n}: {text}" for n, text in row["notes"].items())
+            )
+            common.write_json(arguments.json, report)
+        title = f"{tilewright.Target.host().model}, {threads} thread{'s' if threads > 1 else ''}, median ms"
+        show(title, *table(rows, arguments.peers), arguments)
+        for row in rows if arguments.profile else []:
+            show_profile(row, arguments)
+    return common.EXIT_CHECK if wrong else 0
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; exits with 2 for a wrong one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    able = [n for n, p in PEERS.items() if issubclass(p, OnnxRuntimePeer | OpenVinoPeer)]
+    parser.add_argument("--models", type=common.names, default=None, metavar="NAME,...", help=f"of {', '.join(MODELS)}")
+    parser.add_argument(
+        "--peers", type=common.names, default=DEFAULT_PEERS, metavar="NAME,...", help=f"of {', '.join(able)}"
+    )
+    parser.add_argument("--profile", action="store_true", help="also time our kernels one by one")
+    common.add_shared_arguments(parser, 0.0)
+    arguments = parser.parse_args(argv)
+    for option, given, expected in (("--models", arguments.models or [], MODELS), ("--peers", arguments.peers, able)):
+        unknown = [n for n in given if n not in expected]
+        if unknown:
+            parser.error(f"argument {option}: expected some of {', '.join(expected)}; got {', '.join(unknown)}")
+    here = {n for n, m in MODELS.items() if m.path() is not None}
+    for name in arguments.models or MODELS:
+        if name not in here:
+            common.say(f"without {name}: pip install --no-deps {MODELS[name].package}")
+    arguments.models = [n for n in arguments.models or MODELS if n in here]
+    if not arguments.models:
+        parser.error("no model is installed: pip install --no-deps rapidocr-onnxruntime nudenet ddddocr")
+    return arguments
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The program."""
+    arguments = parse(argv)
+    try:
+        return run(arguments)
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    common.restart_clean()
+    sys.exit(main())
