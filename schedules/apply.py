@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tilewright.graph.affine import Affine, affine, interval, make
-from tilewright.graph.dtypes import FLOATS
-from tilewright.graph.expr import Expr, Load, Op, Var, all_of, binary, const, rewrite, variables
-from tilewright.graph.stage import TensorType, identity
+from tilewright.graph.expr import Expr, Load, Var, all_of, binary, const, rewrite, variables
+from tilewright.graph.stage import identity
 from tilewright.graph.workload import Workload
 from tilewright.schedules.loops import Item, StageLoops, sizes_of, stage_loops
 from tilewright.schedules.nest import (
@@ -32,7 +31,7 @@ from tilewright.schedules.nest import (
     instructions,
     seq,
 )
-from tilewright.schedules.phases import ACC, Phase, PStage, phases
+from tilewright.schedules.phases import Phase, PStage, phases, product_factors
 from tilewright.schedules.steps import Pack, Schedule, ScheduleError, check
 
 MAX_REGISTER_ELEMENTS = 4096
@@ -183,12 +182,8 @@ class _Phase:
         stage = self.phase.stage(name)
         outside = self.loops.items[: self.position[name]]
         opened = {i.axis for i in outside} & {a for a, _ in stage.reduce}
-        check(
-            not opened, f"at {name}: expected a place outside the loops of {sorted(opened)}, which it reduces"
-        )
-        check(
-            all(i.kind != "vector" for i in outside), f"at {name}: expected a place outside the vector loop"
-        )
+        check(not opened, f"at {name}: expected a place outside the loops of {sorted(opened)}, which it reduces")
+        check(all(i.kind != "vector" for i in outside), f"at {name}: expected a place outside the vector loop")
         parallel = [k for k, i in enumerate(self.loops.items) if i.kind == "parallel"]
         check(
             not outside or not parallel or len(outside) > parallel[-1],
@@ -292,9 +287,7 @@ class _Phase:
         sizes = self._own_sizes(stage)
         for a in inherited:
             count = first.get(a, 0)
-            fixed = (*inherited[a], 1)[
-                :count
-            ]  # the innermost loop of an axis covers one element an iteration
+            fixed = (*inherited[a], 1)[:count]  # the innermost loop of an axis covers one element an iteration
             check(
                 (*sizes[a], 1)[:count] == fixed,
                 f"split {stage.name} {a}: expected the sizes {fixed} of the loops outside; got {sizes[a]}",
@@ -307,8 +300,7 @@ class _Phase:
         loops = stage_loops(stage, self.schedule, sizes, shared, own)
         check(
             all(i.kind != "parallel" for i in loops.items),
-            f"parallel {stage.name}: it is computed inside {self.phase.leader.name}; make the loops of that "
-            "parallel",
+            f"parallel {stage.name}: it is computed inside {self.phase.leader.name}; make the loops of that parallel",
         )
         return loops
 
@@ -348,8 +340,7 @@ class _Phase:
         vectors = [i.name for i in loops.items[:inner] if i.kind == "vector"]
         check(
             not vectors,
-            f"vectorize {stage.name}: expected {vectors} inside every spatial loop that stays a loop "
-            f"({places[-1:]})",
+            f"vectorize {stage.name}: expected {vectors} inside every spatial loop that stays a loop ({places[-1:]})",
         )
         for p in loops.packs:
             check(p.loop in ("root", *places), f"{p}: expected root or a loop of {places}; got {p.loop!r}")
@@ -429,9 +420,7 @@ class _Phase:
         if spread_local is not None:
             nodes.append(self._fold(wide, spatial_items, loops, spread_local, result_local, state, reducer))
         if target is not local:
-            nodes.append(
-                self._over(spatial_items, loops, state, lambda s: self._copy(local, result_local, s))
-            )
+            nodes.append(self._over(spatial_items, loops, state, lambda s: self._copy(local, result_local, s)))
         node = seq(nodes)
         if spread_local is not None:
             node = Alloc(spread_local.buffer, node)
@@ -458,8 +447,7 @@ class _Phase:
         sizes = self._own_sizes(stage)
         extents = stage.extents
         return {
-            i.name: (min(sizes[i.axis][i.level - 1], extents[i.axis]) if i.level else extents[i.axis])
-            // i.size
+            i.name: (min(sizes[i.axis][i.level - 1], extents[i.axis]) if i.level else extents[i.axis]) // i.size
             for i in wide
         }
 
@@ -473,9 +461,7 @@ class _Phase:
             size *= counts[i.name]
         strides = {a: s * size for a, s in result.strides.items()}
         total = size * result.buffer.size
-        check(
-            total <= MAX_REGISTER_ELEMENTS, f"spread {stage.name}: expected fewer accumulators; got {total}"
-        )
+        check(total <= MAX_REGISTER_ELEMENTS, f"spread {stage.name}: expected fewer accumulators; got {total}")
         return Local(
             Buffer(f"{stage.name}.wide", total, dtype, "register"),
             {**strides, **lanes},
@@ -561,9 +547,7 @@ class _Phase:
                     nodes.append(self._store(Store(name, at(st, place(k)).expr(), value, reducer)))
                 gap *= 2
             value = Load(dtype, name, (at(st, place(0)).expr(),))
-            nodes.append(
-                self._store(Store(target.buffer.name, _local_index(target, st).expr(), value, reducer))
-            )
+            nodes.append(self._store(Store(target.buffer.name, _local_index(target, st).expr(), value, reducer)))
             return seq(nodes)
 
         def lanes(st: State) -> Node:
@@ -585,9 +569,7 @@ class _Phase:
 
     # ------------------------------------------------------------ packing
 
-    def _pack_plan(
-        self, stage: PStage, loops: StageLoops, pack: Pack, state: State
-    ) -> tuple[Expr, list[Item], Packed]:
+    def _pack_plan(self, stage: PStage, loops: StageLoops, pack: Pack, state: State) -> tuple[Expr, list[Item], Packed]:
         factors = product_factors(stage.body)
         check(
             stage.reducer == "sum" and pack.factor < len(factors) and len(factors) > 1,
@@ -603,9 +585,7 @@ class _Phase:
             inside = sorted(_reads_expr(factor) & self.phase.local)
             check(not inside, f"{pack}: expected a factor that exists before the loops; it reads {inside}")
         check(bool(wanted), f"{pack}: expected a factor that the loops inside walk")
-        check(
-            sorted(wanted) == sorted(pack.layout), f"{pack}: expected the loops {sorted(wanted)}, each once"
-        )
+        check(sorted(wanted) == sorted(pack.layout), f"{pack}: expected the loops {sorted(wanted)}, each once")
         items: list[Item] = []
         for name in pack.layout:
             axis, level = name.rsplit(".", 1)
@@ -634,9 +614,7 @@ class _Phase:
         buffer = Buffer(f"{stage.name}.pack{pack.factor}", size, factor.dtype, scope)
         return factor, items, Packed(buffer, strides)
 
-    def _pack_nest(
-        self, stage: PStage, factor: Expr, items: list[Item], packed: Packed, state: State
-    ) -> Node:
+    def _pack_nest(self, stage: PStage, factor: Expr, items: list[Item], packed: Packed, state: State) -> Node:
         last = items[-1]
         outer_last = [o for o in items if o.axis == last.axis and o.level < last.level]
         width = outer_last[-1].size if outer_last else 0
@@ -695,9 +673,7 @@ class _Phase:
             full, rest = divmod(w, item.size)
             if item.kind == "parallel" or (rest and not partition):
                 inner: Width = Dyn(item.size, state.base[item.axis] + Affine((), w)) if rest else item.size
-                return self._loop(
-                    item, const(-(-w // item.size), "int64"), -(-w // item.size), state, inner, body
-                )
+                return self._loop(item, const(-(-w // item.size), "int64"), -(-w // item.size), state, inner, body)
             nodes: list[Node] = []
             if full:
                 nodes.append(self._loop(item, const(full, "int64"), full, state, item.size, body))
@@ -712,8 +688,7 @@ class _Phase:
         )
         check(
             w.cap % item.size == 0 and all(c % item.size == 0 for _, c in left.terms),
-            f"stage {loops.stage}: expected tile sizes of axis {item.axis} that nest; got {item.size} in "
-            f"{w.cap}",
+            f"stage {loops.stage}: expected tile sizes of axis {item.axis} that nest; got {item.size} in {w.cap}",
         )
         rest = left.const % item.size
         limit = w.cap // item.size
@@ -779,9 +754,7 @@ class _Phase:
     def _store(self, node: Store) -> Node:
         self.statements += 1
         if self.statements > MAX_STATEMENTS:
-            raise ScheduleError(
-                f"the loop program has more than {MAX_STATEMENTS} statements; choose smaller tiles"
-            )
+            raise ScheduleError(f"the loop program has more than {MAX_STATEMENTS} statements; choose smaller tiles")
         return node
 
     # ------------------------------------------------------------ expressions
@@ -806,22 +779,13 @@ class _Phase:
             if isinstance(n, Load):
                 local = state.locals.get(n.tensor)
                 if local is not None:
-                    return Load(
-                        n.dtype, local.buffer.name, (_read_index(local, n, self.phase, state).expr(),)
-                    )
+                    return Load(n.dtype, local.buffer.name, (_read_index(local, n, self.phase, state).expr(),))
                 flat = rewrite(n.index[0], rule, memo)
                 simple = affine(flat, state.ranges)
                 return Load(n.dtype, n.tensor, (simple.expr() if simple is not None else flat,))
             return None
 
         return rewrite(e, rule, memo)
-
-
-def product_factors(body: Expr) -> list[Expr]:
-    """The factors of a product, left to right."""
-    if isinstance(body, Op) and body.kind == "mul" and body.dtype in FLOATS:
-        return product_factors(body.args[0]) + product_factors(body.args[1])
-    return [body]
 
 
 def _reads_expr(e: Expr) -> set[str]:
@@ -880,11 +844,3 @@ def _not_full(state: State, item: Item) -> State:
 def _full(state: State, item: Item) -> bool:
     """Whether every loop of the item's axis is in a full iteration."""
     return not any(axis == item.axis + "!" for axis, _ in state.loops)
-
-
-def leader_of(name: str) -> str:
-    """The leader's name of an accumulator stage."""
-    return name.removesuffix(ACC)
-
-
-__all__ = ["Program", "TensorType", "apply", "leader_of", "product_factors"]

@@ -157,9 +157,7 @@ class Function:
             return Value(f"splat ({v.type} {v.name})", v.dtype, lanes)
         vec = vector_type(v.type, lanes)
         one = self.op(f"insertelement {vec} poison, {v.typed}, i64 0", v.dtype, lanes)
-        return self.op(
-            f"shufflevector {vec} {one.name}, {vec} poison, <{lanes} x i32> zeroinitializer", v.dtype, lanes
-        )
+        return self.op(f"shufflevector {vec} {one.name}, {vec} poison, <{lanes} x i32> zeroinitializer", v.dtype, lanes)
 
     def shuffle(self, a: Value, b: Value | None, mask: list[int]) -> Value:
         """Lanes picked from ``a`` then ``b``."""

@@ -69,9 +69,7 @@ class StageLoops:
         return found
 
 
-def sizes_of(
-    stage: PStage, schedule: Schedule, inherited: Mapping[str, tuple[int, ...]]
-) -> dict[str, tuple[int, ...]]:
+def sizes_of(stage: PStage, schedule: Schedule, inherited: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """Tile sizes of every axis: from ``split`` steps, else inherited from the leader, else none."""
     out = {a: inherited.get(a, ()) for a in stage.extents}
     for step in schedule.of(stage.name):
@@ -100,11 +98,7 @@ def stage_loops(
     """Read the loops of ``stage``. ``first_level`` says, for axes shared with a leader, the first level that
     is still open where the stage is computed; ``inherited_kinds`` gives the leader's loop kinds."""
     steps = schedule.of(stage.name)
-    names = [
-        f"{a}.{k}"
-        for a, _ in stage.axes + stage.reduce
-        for k in range(first_level.get(a, 0), len(sizes[a]) + 1)
-    ]
+    names = [f"{a}.{k}" for a, _ in stage.axes + stage.reduce for k in range(first_level.get(a, 0), len(sizes[a]) + 1)]
     kinds = {n: inherited_kinds.get(n, "serial") for n in names}
     for step in steps:
         if isinstance(step, (Vectorize, Unroll, Spread)):

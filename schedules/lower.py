@@ -109,9 +109,7 @@ _RUNTIME = (
 class _Unit:
     """The functions of one kernel."""
 
-    def __init__(
-        self, names: tuple[str, ...], dtypes: dict[str, str], threads: int, written: set[str]
-    ) -> None:
+    def __init__(self, names: tuple[str, ...], dtypes: dict[str, str], threads: int, written: set[str]) -> None:
         self.names = names
         self.dtypes = dtypes
         self.threads = threads
@@ -140,9 +138,7 @@ class _Unit:
                 self.declares.update(_RUNTIME)
             else:
                 loads = [self._load_pointer(m) for m in range(len(self.names) + 1)]
-                main += [
-                    line.replace("%p", f"%c{k}_").replace("%q", f"%d{k}_") for pair in loads for line in pair
-                ]
+                main += [line.replace("%p", f"%c{k}_").replace("%q", f"%d{k}_") for pair in loads for line in pair]
                 args = ", ".join(f"ptr %c{k}_{m}" for m in range(len(self.names) + 1))
                 main.append(f"  call void @{body_name}({args}, i64 0, i64 {total}, i64 0)")
         return [*texts, "\n".join([*main, "  ret void", "}"])]
@@ -178,9 +174,7 @@ class _Unit:
         writer = _Writer(self, fn)
         scratch = f"%p{len(self.names)}"
         writer.thread_base = fn.op("mul i64 %tid, @@THREAD_BYTES@@", "int64").name
-        writer.thread_base = fn.op(
-            f"getelementptr inbounds i8, ptr {scratch}, i64 {writer.thread_base}", "int64"
-        ).name
+        writer.thread_base = fn.op(f"getelementptr inbounds i8, ptr {scratch}, i64 {writer.thread_base}", "int64").name
         for k, n in enumerate(self.names):
             writer.pointers[n] = (f"%p{k}", self.dtypes[n])
         if loops:
@@ -284,9 +278,7 @@ class _Writer:
         self.loaded = {}
         yield
         self.addresses.pop()
-        self.loaded = {
-            k: v for k, v in outer.items() if k[0] not in self.unit.written and k[0] in self.unit.dtypes
-        }
+        self.loaded = {k: v for k, v in outer.items() if k[0] not in self.unit.written and k[0] in self.unit.dtypes}
 
     def _loop(self, n: Loop) -> None:
         if n.kind == "unroll":
@@ -441,9 +433,7 @@ class _Writer:
         if stride == 0 or lanes == 1:
             return self._read(e.dtype, self._guarded(self._offset(pointer, constant, e.dtype)), 1)
         if guard is not None and abs(stride) != 1:
-            pointers = [
-                self._guarded(self._offset(pointer, constant + k * stride, e.dtype)) for k in range(lanes)
-            ]
+            pointers = [self._guarded(self._offset(pointer, constant + k * stride, e.dtype)) for k in range(lanes)]
             return self._collect(e.dtype, pointers)
         if stride == 1:
             return self._read(e.dtype, self._guarded(self._offset(pointer, constant, e.dtype)), lanes)
@@ -452,9 +442,7 @@ class _Writer:
             return self.fn.shuffle(self._read(e.dtype, low, lanes), None, list(range(lanes - 1, -1, -1)))
         if stride == 2:
             return self._every_second(e.dtype, pointer, constant, lanes)
-        return self._collect(
-            e.dtype, [self._offset(pointer, constant + k * stride, e.dtype) for k in range(lanes)]
-        )
+        return self._collect(e.dtype, [self._offset(pointer, constant + k * stride, e.dtype) for k in range(lanes)])
 
     def _every_second(self, dtype: str, pointer: str, constant: int, lanes: int) -> Value:
         """Two contiguous loads and a shuffle; the second starts one early so as not to read past the last
@@ -492,8 +480,7 @@ class _Writer:
             address = self._offset(pointer, constant, e.dtype)
             self.fn.declare(f"declare {memory} {name}(ptr, i32 immarg, {guard.type}, {memory})")
             return self.fn.op(
-                f"call {memory} {name}(ptr {address}, i32 {SIZES[e.dtype]}, {guard.typed}, "
-                f"{memory} zeroinitializer)",
+                f"call {memory} {name}(ptr {address}, i32 {SIZES[e.dtype]}, {guard.typed}, {memory} zeroinitializer)",
                 e.dtype,
                 lanes,
             )

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from tilewright.graph.affine import affine, interval
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import MATHS, Const, Expr, Load, Op, loads, show, variables
-from tilewright.graph.expr import walk as walk_expr
 
 SCOPES = ("register", "thread", "shared", "packed")
 KINDS = ("serial", "parallel", "unroll", "vector")
@@ -349,9 +348,7 @@ def _verify(node: Node, s: _Scope) -> None:
         _verify(node.body, _Scope(s.ranges, s.kinds, {**s.buffers, node.buffer.name: node.buffer.size}))
     elif isinstance(node, If):
         # the condition narrows the ranges of its variables; the rules only know that it does
-        narrowed = _Scope(
-            s.ranges, {**s.kinds, **{v + "!": "parallel" for v in variables(node.condition)}}, s.buffers
-        )
+        narrowed = _Scope(s.ranges, {**s.kinds, **{v + "!": "parallel" for v in variables(node.condition)}}, s.buffers)
         _verify(node.then, narrowed)
         if node.otherwise is not None:
             _verify(node.otherwise, narrowed)

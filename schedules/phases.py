@@ -22,7 +22,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tilewright.graph.affine import Ranges, affine, make
-from tilewright.graph.expr import Expr, Load, Var, const, loads, rewrite, var, variables
+from tilewright.graph.dtypes import FLOATS
+from tilewright.graph.expr import Expr, Load, Op, Var, const, loads, rewrite, substitute, var, variables
 from tilewright.graph.stage import Axes, Stage, TensorType
 from tilewright.graph.workload import Workload
 from tilewright.schedules.steps import At, Inline, Schedule, check
@@ -113,12 +114,8 @@ def phases(workload: Workload, schedule: Schedule) -> list[Phase]:
         for s in stages:
             if root(s.output) != leader:
                 leaked = inside & set(s.sources)
-                check(
-                    not leaked, f"stage {s.output} reads {sorted(leaked)}, which exist only inside {leader}"
-                )
-        attached = tuple(
-            (m.output, *loops.get(m.output, (leader_of[m.output], "tile"))) for m in members[:-1]
-        )
+                check(not leaked, f"stage {s.output} reads {sorted(leaked)}, which exist only inside {leader}")
+        attached = tuple((m.output, *loops.get(m.output, (leader_of[m.output], "tile"))) for m in members[:-1])
         out.append(_collapse(_unify(members, attached, types)))
     return out
 
@@ -146,8 +143,7 @@ def resolve_views(workload: Workload) -> list[Stage]:
         while final in source:
             final = source[final]
         out = [
-            replace(s, output=workload.output) if s.output == final else _reread(s, final, workload.output)
-            for s in out
+            replace(s, output=workload.output) if s.output == final else _reread(s, final, workload.output) for s in out
         ]
     return out
 
@@ -219,16 +215,42 @@ def _give_leaders(stages: list[Stage], attached: set[str]) -> list[Stage]:
         if s.reducer is None or s.output in attached:
             out.append(s)
             continue
-        out.append(replace(s, output=s.output + ACC))
+        summed, outside = _hoisted(s)
+        out.append(replace(s, output=s.output + ACC, body=summed))
         axes = tuple((f"i{k}", e) for k, (_, e) in enumerate(s.axes))
-        body = Load(s.body.dtype, s.output + ACC, tuple(var(a) for a, _ in axes))
+        body: Expr = Load(s.body.dtype, s.output + ACC, tuple(var(a) for a, _ in axes))
+        renamed = {a: var(n) for (a, _), (n, _) in zip(s.axes, axes, strict=True)}
+        for factor in outside:
+            body = body * substitute(factor, dict(renamed))
         out.append(Stage(s.output, axes, body, origin=s.origin))
     return out
 
 
-def _unify(
-    members: list[Stage], attached: tuple[tuple[str, str, str], ...], types: Mapping[str, TensorType]
-) -> Phase:
+def _hoisted(s: Stage) -> tuple[Expr, list[Expr]]:
+    """A summed product without the factors that do not depend on the summed axes, and those factors: they multiply the sum once.
+    ``sum(e[i, j] * r[i] * v[j])``  ->  ``sum(e[i, j] * v[j]) * r[i]``."""
+    if s.reducer != "sum" or s.body.dtype not in FLOATS:
+        return s.body, []
+    reduced = {a for a, _ in s.reduce}
+    factors = product_factors(s.body)
+    outside = [f for f in factors if not variables(f) & reduced]
+    inside = [f for f in factors if variables(f) & reduced]
+    if not outside or not inside:
+        return s.body, []
+    body = inside[0]
+    for f in inside[1:]:
+        body = body * f
+    return body, outside
+
+
+def product_factors(body: Expr) -> list[Expr]:
+    """The factors of a product, left to right."""
+    if isinstance(body, Op) and body.kind == "mul" and body.dtype in FLOATS:
+        return product_factors(body.args[0]) + product_factors(body.args[1])
+    return [body]
+
+
+def _unify(members: list[Stage], attached: tuple[tuple[str, str, str], ...], types: Mapping[str, TensorType]) -> Phase:
     """Give axes that walk in step one name, flatten external loads, drop axes of extent 1."""
     parent: dict[tuple[str, str], tuple[str, str]] = {}
 
@@ -375,9 +397,7 @@ def _merge_axes(axes: Axes, a: str, b: str, name: str) -> Axes | None:
     return (*axes[:k], (name, axes[k][1] * axes[k + 1][1]), *axes[k + 2 :])
 
 
-def _merge_body(
-    body: Expr, a: str, b: str, extent_b: int, name: str, local: Mapping[str, PStage]
-) -> Expr | None:
+def _merge_body(body: Expr, a: str, b: str, extent_b: int, name: str, local: Mapping[str, PStage]) -> Expr | None:
     memo: dict[Expr, Expr] = {}
     failed = False
 
@@ -397,9 +417,7 @@ def _merge_body(
                 failed = True
                 return e
             kept = [i for i, n in zip(e.index, names, strict=True) if n != b]
-            return Load(
-                e.dtype, e.tensor, tuple(var(name) if isinstance(i, Var) and i.name == a else i for i in kept)
-            )
+            return Load(e.dtype, e.tensor, tuple(var(name) if isinstance(i, Var) and i.name == a else i for i in kept))
         flat = affine(e.index[0])
         if flat is None or flat.coefficient(a) != extent_b * flat.coefficient(b):
             failed = True

@@ -10,9 +10,7 @@ from tilewright.schedules import maths
 from tilewright.schedules.emit import FAST, LLVM_TYPES, Function, Value, splat_literal, unsigned, vector_type
 
 
-def operate(
-    fn: Function, kind: str, args: list[Value], dtype: str, helpers: set[tuple[str, int, str]]
-) -> Value:
+def operate(fn: Function, kind: str, args: list[Value], dtype: str, helpers: set[tuple[str, int, str]]) -> Value:
     """``kind`` applied to values of equal lane counts; result of type ``dtype``. Maths functions needed are
     added to ``helpers``."""
     lanes = max(a.lanes for a in args)
@@ -157,9 +155,7 @@ def _floor_parts(fn: Function, a: list[Value], dtype: str, lanes: int) -> tuple[
     adjust = fn.op(f"and {differ.typed}, {inexact.name}", "bool", lanes)
     step = fn.op(f"zext {adjust.typed} to {q.type}", dtype, lanes)
     moved = fn.op(f"select {adjust.typed}, {a[1].typed}, {q.type} {zero}", dtype, lanes)
-    return fn.op(f"sub {q.typed}, {step.name}", dtype, lanes), fn.op(
-        f"add {r.typed}, {moved.name}", dtype, lanes
-    )
+    return fn.op(f"sub {q.typed}, {step.name}", dtype, lanes), fn.op(f"add {r.typed}, {moved.name}", dtype, lanes)
 
 
 def _plain_divisor(v: Value) -> bool:
@@ -174,9 +170,7 @@ def _floordiv(fn: Function, a: list[Value], dtype: str, lanes: int) -> Value:
     if not _plain_divisor(a[1]):
         safe, bad = _safe_divisor(fn, a[0], a[1])
         q, _ = _floor_parts(fn, [a[0], safe], dtype, lanes)
-        return fn.op(
-            f"select {bad.typed}, {q.type} {splat_literal(0, dtype, lanes)}, {q.typed}", dtype, lanes
-        )
+        return fn.op(f"select {bad.typed}, {q.type} {splat_literal(0, dtype, lanes)}, {q.typed}", dtype, lanes)
     return _floor_parts(fn, a, dtype, lanes)[0]
 
 
@@ -184,9 +178,7 @@ def _mod(fn: Function, a: list[Value], dtype: str, lanes: int) -> Value:
     if not _plain_divisor(a[1]):
         safe, bad = _safe_divisor(fn, a[0], a[1])
         _, r = _floor_parts(fn, [a[0], safe], dtype, lanes)
-        return fn.op(
-            f"select {bad.typed}, {r.type} {splat_literal(0, dtype, lanes)}, {r.typed}", dtype, lanes
-        )
+        return fn.op(f"select {bad.typed}, {r.type} {splat_literal(0, dtype, lanes)}, {r.typed}", dtype, lanes)
     return _floor_parts(fn, a, dtype, lanes)[1]
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.graph.expr import Const, Var, loads, variables
+from tilewright.graph.expr import Const, Var, loads
 from tilewright.graph.graph import Graph
 from tilewright.graph.stage import Stage
 from tilewright.graph.workload import Workload, canonical
-from tilewright.schedules.apply import product_factors
 from tilewright.schedules.target import Target
-from tilewright.search_space.prologue import is_cheap, is_padding
+from tilewright.search_space.attention_rule import attention_sketches
+from tilewright.search_space.prologue import is_cheap, is_contraction, is_move, is_padding
 from tilewright.search_space.rows_rule import rows_sketches
 
 MAX_STAGES = 24
@@ -37,15 +37,6 @@ class Group:
         """The model's name of the main stage, for reports."""
         main = max(self.stages, key=lambda s: s.points)
         return main.origin or main.output
-
-
-def is_contraction(stage: Stage) -> bool:
-    """A sum of products with reuse: some factor does not depend on some spatial axis."""
-    if stage.reducer != "sum":
-        return False
-    factors = [f for f in product_factors(stage.body) if loads(f)]
-    used = [variables(f) for f in factors]
-    return len(factors) > 1 and any(a not in u for a, e in stage.axes if e > 1 for u in used)
 
 
 def fuse(graph: Graph, target: Target) -> list[Group]:
@@ -81,8 +72,31 @@ class _Fuser:
         return group
 
     def _reduction(self, s: Stage) -> list[Stage]:
+        if is_contraction(s) and (whole := self._attention(s)):
+            return self._take(whole)
         group = [*self._prologue(s), s]
         return self._take(self._grow(group, rows=not is_contraction(s)))
+
+    def _attention(self, first: Stage) -> list[Stage]:
+        """A contraction, the reductions of its rows, and the contraction that reads them; empty if there is no such group."""
+        inside = {first.output}
+        current = [*self._prologue(first), first]
+        for s in self.stages:
+            if self.position[s.output] <= self.position[first.output] or s.output in self.taken:
+                continue
+            if not any(source in inside for source in s.sources):
+                continue
+            if not self._in_step(s, inside, first, rows=True) or len(current) >= MAX_STAGES:
+                return []
+            if s.reducer is None and s.type.size > first.type.size:
+                return []
+            current.append(s)
+            inside.add(s.output)
+            if is_contraction(s):
+                escaping = [t.output for t in current if self._escapes(t.output, inside)]
+                fits = escaping == [s.output] and attention_sketches(self._group(current).workload, self.target)
+                return current if fits else []
+        return []
 
     def _prologue(self, s: Stage) -> list[Stage]:
         """Padding and cheap stages that only ``s`` reads, and what only they read."""
@@ -91,8 +105,12 @@ class _Fuser:
             p = self.producer.get(source)
             if p is None or p.reducer is not None or source in self.taken or source in self.graph.outputs:
                 continue
-            if self.readers[source] == [s.output] and (is_padding(p) or (is_cheap(p) and not is_contraction(s))):
-                out += [p] if is_padding(p) else [*self._prologue(p), p]
+            if self.readers[source] != [s.output]:
+                continue
+            if is_padding(p):
+                out.append(p)
+            elif is_move(p) or (is_cheap(p) and not is_contraction(s)):
+                out += [*self._prologue(p), p]
         return out
 
     def _grow(self, group: list[Stage], rows: bool) -> list[Stage]:

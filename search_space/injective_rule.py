@@ -6,9 +6,8 @@ from tilewright.graph.affine import affine
 from tilewright.graph.expr import loads
 from tilewright.graph.workload import Workload
 from tilewright.schedules.phases import PStage, phases
-from tilewright.schedules.steps import Order, Parallel, Schedule, Stream, Unroll, Vectorize
+from tilewright.schedules.steps import Order, Parallel, Schedule, Step, Stream, Unroll, Vectorize
 from tilewright.schedules.steps import Split as SplitStep
-from tilewright.schedules.steps import Step
 from tilewright.schedules.target import Target
 from tilewright.search_space.prologue import plan, worth_threads
 from tilewright.search_space.sketch import Open, Param, Sketch

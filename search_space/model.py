@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import FLOATS, SIZES
 from tilewright.graph.expr import COMPARE, MATHS, Expr, Op, loads, variables
-from tilewright.schedules.apply import product_factors
-from tilewright.schedules.phases import Phase, PStage
+from tilewright.schedules.phases import Phase, PStage, product_factors
 from tilewright.schedules.steps import At, Order, Pack, Parallel, Split, Spread, Stream, Unroll, Vectorize
 from tilewright.search_space.access import Access, accesses
 from tilewright.search_space.sketch import Open, Sketch, evaluate

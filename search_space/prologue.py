@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.graph.dtypes import FLOATS
-from tilewright.graph.expr import MATHS, Load, Op, Var, loads, walk
+from tilewright.graph.expr import MATHS, Load, Op, Var, loads, variables, walk
 from tilewright.graph.stage import Stage
 from tilewright.graph.workload import Workload
-from tilewright.schedules.phases import resolve_views
+from tilewright.schedules.phases import product_factors, resolve_views
 from tilewright.schedules.steps import Inline, Step
 from tilewright.schedules.target import Target
 
@@ -48,6 +48,20 @@ def readers(workload: Workload) -> dict[str, list[Stage]]:
 def is_padding(stage: Stage) -> bool:
     """A copy with a border: a select between loads and a constant."""
     return stage.reducer is None and isinstance(stage.body, Op) and stage.body.kind == "select"
+
+
+def is_contraction(stage: Stage) -> bool:
+    """A sum of products with reuse: some factor does not depend on some spatial axis."""
+    if stage.reducer != "sum":
+        return False
+    factors = [f for f in product_factors(stage.body) if loads(f)]
+    used = [variables(f) for f in factors]
+    return len(factors) > 1 and any(a not in u for a, e in stage.axes if e > 1 for u in used)
+
+
+def is_move(stage: Stage) -> bool:
+    """A transpose or another pure movement: one load by plain axes, so a reader can as well load it itself."""
+    return stage.reducer is None and isinstance(stage.body, Load) and all(isinstance(i, Var) for i in stage.body.index)
 
 
 def is_cheap(stage: Stage) -> bool:

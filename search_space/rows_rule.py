@@ -10,7 +10,18 @@ from tilewright.graph.affine import affine
 from tilewright.graph.expr import loads
 from tilewright.graph.workload import Workload
 from tilewright.schedules.phases import Phase, PStage, phases
-from tilewright.schedules.steps import At, Inline, Order, Parallel, Schedule, ScheduleError, Spread, Step, Unroll, Vectorize
+from tilewright.schedules.steps import (
+    At,
+    Inline,
+    Order,
+    Parallel,
+    Schedule,
+    ScheduleError,
+    Spread,
+    Step,
+    Unroll,
+    Vectorize,
+)
 from tilewright.schedules.target import Target
 from tilewright.search_space.injective_rule import copy_steps
 from tilewright.search_space.prologue import plan, worth_threads

@@ -10,6 +10,7 @@ from tilewright.schedules.apply import apply
 from tilewright.schedules.phases import phases
 from tilewright.schedules.steps import Inline, Schedule, ScheduleError, Step
 from tilewright.schedules.target import Target
+from tilewright.search_space.attention_rule import attention_sketches
 from tilewright.search_space.injective_rule import copy_steps, injective_sketches
 from tilewright.search_space.prologue import plan
 from tilewright.search_space.rows_rule import rows_sketches
@@ -17,7 +18,7 @@ from tilewright.search_space.sketch import Open, Sketch
 from tilewright.search_space.tile_rule import tile_sketches
 
 Rule = Callable[[Workload, Target], list[Sketch]]
-RULES: tuple[Rule, ...] = (tile_sketches, rows_sketches, injective_sketches)
+RULES: tuple[Rule, ...] = (tile_sketches, rows_sketches, attention_sketches, injective_sketches)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import Expr, loads, variables
 from tilewright.graph.workload import Workload
-from tilewright.schedules.apply import product_factors
-from tilewright.schedules.phases import ACC, Phase, PStage, phases
+from tilewright.schedules.phases import ACC, Phase, PStage, phases, product_factors
 from tilewright.schedules.steps import (
     At,
     Order,

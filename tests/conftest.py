@@ -44,9 +44,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str], None]:
             path.write_text(text, encoding="utf-8")
             return
         if not path.exists():
-            pytest.fail(
-                f"{path.relative_to(GOLDEN)} is missing; run pytest --update-golden and read what it writes"
-            )
+            pytest.fail(f"{path.relative_to(GOLDEN)} is missing; run pytest --update-golden and read what it writes")
         assert text == path.read_text(encoding="utf-8"), (
             "the program changed; if on purpose, run pytest --update-golden"
         )

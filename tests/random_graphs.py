@@ -107,16 +107,12 @@ class Maker:
     def diamond(self, t: Tensor) -> Tensor:
         """Two readers of one tensor that meet again."""
         a, b = self.pointwise(t), self.pointwise(t)
-        return self.graph.compute(
-            t.shape, lambda *i: maximum(a.at(i), b.at(i)) if self.exact else a.at(i) + b.at(i)
-        )
+        return self.graph.compute(t.shape, lambda *i: maximum(a.at(i), b.at(i)) if self.exact else a.at(i) + b.at(i))
 
     def injective(self, t: Tensor) -> Tensor:
         """One data movement: transpose, slice, reverse, concat, gather, view, pad, broadcast."""
         g, shape, rank = self.graph, t.shape, len(t.shape)
-        kind = self.pick(
-            "transpose", "slice", "reverse", "concat", "gather", "view", "pad", "point", "point", "repeat"
-        )
+        kind = self.pick("transpose", "slice", "reverse", "concat", "gather", "view", "pad", "point", "point", "repeat")
         if rank == 0 or kind == "point":
             return self.pointwise(t)
         axis = int(self.rng.integers(rank))
@@ -161,18 +157,14 @@ class Maker:
 
     def _along(self, t: Tensor, axis: int, count: int, index: Callable[[Expr], Expr]) -> Tensor:
         shape = tuple(count if k == axis else e for k, e in enumerate(t.shape))
-        return self.graph.compute(
-            shape, lambda *i: t.at([index(e) if k == axis else e for k, e in enumerate(i)])
-        )
+        return self.graph.compute(shape, lambda *i: t.at([index(e) if k == axis else e for k, e in enumerate(i)]))
 
     def reshape(self, t: Tensor) -> Tensor:
         """A view with some dimensions merged, split or of size 1."""
         size = int(np.prod(t.shape, dtype=np.int64))
         factors = [d for d in range(2, size + 1) if size % d == 0][:6] or [1]
         d = int(self.pick(*factors))
-        shape: tuple[int, ...] = self.pick(
-            (size,), (d, size // d), (size // d, d), (size // d, 1, d), (1, size)
-        )
+        shape: tuple[int, ...] = self.pick((size,), (d, size // d), (size // d, d), (size // d, 1, d), (1, size))
         return self.graph.view(t, shape)
 
     def chain(self, t: Tensor, most: int) -> Tensor:
@@ -285,11 +277,7 @@ class Maker:
             spatial, reduced = iter(i[: len(keep)]), iter(i[len(keep) :])
             e: Expr = x.at([next(reduced) if k in axes else next(spatial) for k in range(rank)])
             if reducer == "prod" and self.dtype == "float32":
-                return (
-                    select(e.lt(0), const(-1.0, "float32"), 1.0)
-                    if self.exact
-                    else unary("tanh", e) * 0.1 + 1.0
-                )
+                return select(e.lt(0), const(-1.0, "float32"), 1.0) if self.exact else unary("tanh", e) * 0.1 + 1.0
             return e
 
         y = self.graph.compute([shape[k] for k in keep], body, [shape[k] for k in axes], reducer)

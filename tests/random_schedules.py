@@ -4,13 +4,14 @@ any sketch."""
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from helpers import host
 
 from tilewright.graph.workload import Workload
-from tilewright.schedules.apply import product_factors
+from tilewright.schedules.phases import product_factors
 from tilewright.schedules.phases import ACC, Phase, PStage, phases
 from tilewright.schedules.steps import (
     At,
@@ -188,7 +189,7 @@ class _Composer:
             ]
             kept = [n for n in stages if n not in inlined and n != self.workload.output]
             base: list[Step] = [Inline(n) for n in inlined]
-            later = dict(zip(kept, [*kept[1:], self.workload.output], strict=True))
+            later = dict(pairwise([*kept, self.workload.output]))
             into = {n: later[n] if self.chance(0.2) else self.workload.output for n in kept if self.chance(0.6)}
             try:
                 parts = phases(self.workload, Schedule((*base, *(At(n, t, "tile") for n, t in into.items()))))

@@ -46,9 +46,7 @@ def convolution(padding: int) -> Case:
                 ),
             )
         out = size - 2
-        y = g.compute(
-            (8, out, out), lambda o, i, j, c, u, v: source[c, i + u, j + v] * w[o, c, u, v], (4, 3, 3), "sum"
-        )
+        y = g.compute((8, out, out), lambda o, i, j, c, u, v: source[c, i + u, j + v] * w[o, c, u, v], (4, 3, 3), "sum")
         z = g.compute((8, out, out), lambda o, i, j: y[o, i, j] + b[o])
         return g.compute((8, out, out), lambda *i: maximum(z.at(i), 0.0))
 

@@ -12,12 +12,15 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from helpers import Case, difference, run
+from helpers import Case, case, check, difference, host, run
 from random_graphs import random_case
 from random_schedules import composed, point
 
+from tilewright.graph.expr import Expr, unary
+from tilewright.graph.graph import Graph, Tensor
 from tilewright.graph.workload import from_json, to_json
 from tilewright.schedules.steps import Schedule, ScheduleError, parse
+from tilewright.search_space.space import space
 
 BATCHES = 24
 POINTS = 16
@@ -73,6 +76,32 @@ def test_every_point_of_a_space_gives_what_the_graph_means(batch: int) -> None:
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_steps_composed_at_random_are_refused_or_right(batch: int) -> None:
     right_pairs(1000 * batch + 500, COMPOSED, from_steps)
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (5, 40), (40, 5)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_every_sketch_of_a_normalisation_applies(shape: tuple[int, int], axis: int) -> None:
+    """An axis that some stage reduces is not a row, even if every stage walks it."""
+    n = shape[axis]
+    small = tuple(1 if k == axis else e for k, e in enumerate(shape))
+
+    def make(g: Graph) -> Tensor:
+        def total(t: Tensor) -> Tensor:
+            return g.compute(small, lambda i, j, r: t[(r, j) if axis == 0 else (i, r)], (n,), "sum")
+
+        def row(t: Tensor, i: Expr, j: Expr) -> Expr:
+            return t[(0, j) if axis == 0 else (i, 0)] * (1.0 / n)
+
+        x = g.input("x", shape)
+        e = g.compute(shape, lambda i, j: unary("tanh", x[i, j]))
+        mean = total(e)
+        d = g.compute(shape, lambda i, j: e[i, j] - row(mean, i, j))
+        variance = total(g.compute(shape, lambda i, j: d[i, j] * d[i, j]))
+        return g.compute(shape, lambda i, j: d[i, j] * unary("rsqrt", row(variance, i, j) + 1e-3))
+
+    c = case(make, {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)})
+    for sketch in space(c.workload, host()).sketches:
+        check(c, sketch.schedule(sketch.preferred))
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -124,10 +124,12 @@ def arg_min(x: Tensor, axis: int = 0, keepdims: bool = True, select_last: bool =
 
 
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """``exp(x - max) / sum(exp(x - max))`` along ``axis``."""
+    """``exp(x - max) / sum(exp(x - max))`` along ``axis``. The division is one reciprocal for each row: a factor, which a
+    schedule may move behind a product that follows (attention)."""
     axes = [axis_number(axis, x.rank, "softmax")]
     e = elementwise("softmax_exp", lambda a, m: unary("exp", a - m), x, reduce_max(x, axes))
-    return elementwise("softmax", lambda a, s: a / s, e, reduce_sum(e, axes))
+    inverse = elementwise("softmax_inverse", lambda s: 1.0 / s, reduce_sum(e, axes))
+    return elementwise("softmax", lambda a, r: a * r, e, inverse)
 
 
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
