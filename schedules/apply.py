@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tilewright.graph.affine import Affine, affine, interval, make
-from tilewright.graph.expr import Expr, Load, Var, all_of, binary, const, rewrite, variables
+from tilewright.graph.expr import Expr, Load, Var, all_of, binary, const, loads, rewrite, variables
 from tilewright.graph.stage import identity
 from tilewright.graph.workload import Workload
 from tilewright.schedules.loops import Item, StageLoops, sizes_of, stage_loops
@@ -268,7 +268,10 @@ class _Phase:
         for r in readers:
             if r is not self.phase.leader:
                 others = others and all(i.static for i in self._producer_loops(r).items if i.axis in axes)
-        scope = "register" if mine and others and size <= MAX_REGISTER_ELEMENTS else "thread"
+        windows = any(
+            _window(e) for s in self.phase.stages for e in loads(s.body) if e.tensor == stage.name
+        )
+        scope = "register" if mine and others and not windows and size <= MAX_REGISTER_ELEMENTS else "thread"
         buffer = Buffer(f"{stage.name}.buf", size, stage.body.dtype, scope)
         base = {a: state.base[a] for a in axes}
         local = Local(buffer, strides, base)
@@ -789,8 +792,6 @@ class _Phase:
 
 
 def _reads_expr(e: Expr) -> set[str]:
-    from tilewright.graph.expr import loads
-
     return {load.tensor for load in loads(e)}
 
 
@@ -826,9 +827,15 @@ def _read_index(local: Local, load: Load, phase: Phase, state: State) -> Affine:
     producer = phase.stage(load.tensor)
     index = ZERO
     for i, (a, _) in zip(load.index, producer.axes, strict=True):
-        assert isinstance(i, Var)
-        index = index + (state.base[i.name] + local.base[a].scale(-1)).scale(local.strides[a])
+        at = affine(rewrite(i, lambda e: state.base[e.name].expr() if isinstance(e, Var) else None))
+        assert at is not None  # checked when the phase was made
+        index = index + (at + local.base[a].scale(-1)).scale(local.strides[a])
     return index
+
+
+def _window(load: Load) -> bool:
+    """Whether a local load reads positions that are not plain axes."""
+    return not all(isinstance(i, Var) for i in load.index)
 
 
 def _is_const(e: Expr, value: int) -> bool:

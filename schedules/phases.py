@@ -23,7 +23,7 @@ from itertools import pairwise
 
 from tilewright.graph.affine import Ranges, affine, make
 from tilewright.graph.dtypes import FLOATS
-from tilewright.graph.expr import Expr, Load, Op, Var, const, loads, rewrite, substitute, var, variables
+from tilewright.graph.expr import Expr, Load, Op, Var, const, loads, rewrite, show, substitute, var, variables
 from tilewright.graph.stage import Axes, Stage, TensorType
 from tilewright.graph.workload import Workload
 from tilewright.schedules.steps import At, Inline, Schedule, check
@@ -273,10 +273,11 @@ def _unify(members: list[Stage], attached: tuple[tuple[str, str, str], ...], typ
                         "with another extent",
                     )
                     parent[find((producer.output, axis))] = find((reader.output, i.name))
-                else:
+                elif extent > 1:
+                    # a window over the producer: this dimension is not walked in step, the reader needs all of it
                     check(
-                        extent == 1,
-                        f"at {producer.output}: expected {reader.output} to walk it in step; got index {i}; "
+                        affine(i) is not None,
+                        f"at {producer.output}: expected {reader.output} to read it at affine positions; got {show(i)}; "
                         "keep it a phase",
                     )
     names: dict[tuple[str, str], str] = {}
@@ -372,6 +373,8 @@ def _merge(phase: Phase, a: str, b: str) -> Phase | None:
     for s in phase.stages:
         has_a, has_b = a in s.extents, b in s.extents
         if not has_a and not has_b:
+            if any(a in local[e.tensor].extents for e in loads(s.body) if e.tensor in local):
+                return None  # it reads a window of the axes, not along them
             out.append(s)
             continue
         if has_a != has_b:

@@ -30,7 +30,7 @@ from tilewright.schedules.steps import (
 )
 from tilewright.schedules.target import Target
 from tilewright.search_space.injective_rule import copy_steps
-from tilewright.search_space.prologue import plan, worth_threads
+from tilewright.search_space.prologue import Plan, is_padding, plan, worth_threads
 from tilewright.search_space.sketch import Columns, Constraint, Ints, Mask, Open, Param, Sketch
 
 SMALL_REDUCTION = 7
@@ -68,9 +68,46 @@ def tile_sketches(workload: Workload, target: Target) -> list[Sketch]:
                 parts = phases(workload, Schedule(tuple(base)))
             except ScheduleError:
                 continue
+        if p is plans[0]:
+            out += _windows(workload, target, p, base)
         phase = next(ph for ph in parts if any(s.reducer is not None or s.name.endswith(ACC) for s in ph.stages))
         others = [ph for ph in parts if ph is not phase]
         out += _of_phase(workload, target, phase, others, base, ",pad=inline" if p is not plans[0] else "")
+    return out
+
+
+def _windows(workload: Workload, target: Target, p: Plan, base: list[Step]) -> list[Sketch]:
+    """Padded planes read by windows (depthwise convolutions, pools): the padded copy is made inside the loop over planes, so that it
+    stays in the first cache."""
+    pads = [r for r in p.roots if is_padding(workload.stages[r])]
+    leader_name = p.leader or p.reductions[0]
+    if len(pads) != 1 or len(p.roots) != 1:
+        return []
+    try:
+        parts = phases(workload, Schedule((*base, At(pads[0], leader_name, "root"))))
+    except ScheduleError:
+        return []
+    if len(parts) != 1 or len(parts[0].stages) != 3:
+        return []
+    pad, anchor, leader = parts[0].stages
+    own = [a for a, _ in pad.axes if a not in leader.extents]
+    if pad.name != pads[0] or len(own) == len(pad.axes) or not own or pad.axes[-1][0] != own[-1]:
+        return []
+    constants = {n for n, _, c in workload.inputs if c}
+    out: list[Sketch] = []
+    for roles in _roles(anchor, leader, target):
+        planes = [a for a in roles.others if a in pad.extents]
+        if not planes or planes != list(roles.others):
+            continue
+        width = min(2 * target.lanes(pad.body.dtype), pad.extents[own[-1]])
+        inside: list[Step | Open] = [
+            At(pad.name, leader.name, f"{planes[-1]}.0"),
+            Open(pad.name, own[-1], (width,)),
+            Vectorize(pad.name, f"{own[-1]}.1"),
+        ]
+        for packs in _pack_choices(anchor, roles, constants):
+            name = f"tile[v={roles.vector},r={'+'.join(roles.tiled) or '-'},pad=plane,pack={''.join(map(str, packs)) or '-'}]"
+            out.append(_spatial(name, workload, target, roles, "ov", packs, base, inside, planes=True))
     return out
 
 
@@ -101,8 +138,8 @@ def _stride(e: Expr, axis: str) -> set[int]:
     """Strides with which the loads of ``e`` walk ``axis`` (None-affine loads count as stride 0 marker -1)."""
     out: set[int] = set()
     for load in loads(e):
-        a = affine(load.index[0]) if len(load.index) == 1 else None
-        if a is not None:
+        a = affine(load.index[-1]) if load.index else None
+        if a is not None and (len(load.index) == 1 or a.coefficient(axis)):
             out.add(a.coefficient(axis))
         elif axis in variables(e):
             out.add(-1)
@@ -216,6 +253,7 @@ def _spatial(
     packs: tuple[int, ...],
     base: list[Step],
     extra: list[Step | Open],
+    planes: bool = False,
 ) -> Sketch:
     leader, anchor, v = roles.leader, roles.anchor, roles.vector
     lanes = target.lanes(anchor.body.dtype) if anchor.body.dtype != "bool" else 8
@@ -238,7 +276,7 @@ def _spatial(
     static = [f"{a}.{2 if k == 0 else 1}" for k, a in enumerate(roles.tiled)] + [f"{v}.2"]
     template.append(Order(leader.name, (*outer, *blocks, *tiles, *static)))
     if worth_threads(workload, target):
-        template.append(Parallel(leader.name, len(outer) + len(blocks)))
+        template.append(Parallel(leader.name, len(outer) + (0 if planes else len(blocks))))
     template += [Unroll(leader.name, s) for s in static[:-1]]
     template.append(Vectorize(leader.name, static[-1]))
     reduce = [a for a, _ in anchor.reduce]

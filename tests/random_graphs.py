@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from helpers import Case, case
 from numpy.typing import NDArray
 
+from helpers import Case, case
 from tilewright.graph.expr import Expr, all_of, binary, cast, const, maximum, minimum, select, unary
 from tilewright.graph.graph import Graph, Tensor
 
@@ -338,6 +338,23 @@ class Maker:
         y = g.compute(shape, lambda *i: d.at(i) * unary("rsqrt", at(v, i) * (1.0 / n) + 1e-3))
         return self.chain(y, 2)
 
+    def attention(self) -> Tensor:
+        """Two contractions around a softmax: ``softmax(q kᵀ) v``, or with a maximum in place of the softmax."""
+        g = self.graph
+        b, n, m, d = self.extent(4), self.extent(17), self.extent(31), self.extent(9)
+        q, k, v = self.tensor((b, n, d)), self.tensor((b, m, d)), self.tensor((b, m, d))
+        s = g.compute((b, n, m), lambda a, i, j, r: q[a, i, r] * k[a, j, r], (d,), "sum")
+        if self.chance(0.5):
+            s = self.pointwise(s)
+        top = g.compute((b, n, 1), lambda a, i, _, r: s[a, i, r], (m,), "max")
+        if self.exact:
+            e = g.compute((b, n, m), lambda a, i, j: cast(s[a, i, j].eq(top[a, i, 0]), "float32"))
+            return g.compute((b, n, d), lambda a, i, j, r: e[a, i, r] * v[a, r, j], (m,), "sum")
+        e = g.compute((b, n, m), lambda a, i, j: unary("exp", s[a, i, j] - top[a, i, 0]))
+        total = g.compute((b, n, 1), lambda a, i, _, r: e[a, i, r], (m,), "sum")
+        p = g.compute((b, n, m), lambda a, i, j: e[a, i, j] / total[a, i, 0])
+        return g.compute((b, n, d), lambda a, i, j, r: p[a, i, r] * v[a, r, j], (m,), "sum")
+
     def movement(self) -> Tensor:
         """A chain of data movements."""
         t = self.tensor(self.shape(int(self.pick(1, 2, 3)), 1500))
@@ -373,14 +390,14 @@ class Maker:
         return self.graph.compute(x.shape, lambda *i: cast(b.at(i), target))
 
 
-KINDS = ("contraction", "convolution", "reduction", "pool", "rows", "movement", "mixed", "dtypes")
+KINDS = ("contraction", "convolution", "reduction", "pool", "rows", "movement", "mixed", "dtypes", "attention")
 
 
 def random_case(seed: int) -> Case:
     """The case of a seed: the same graph and data every time."""
     rng = np.random.default_rng(seed)
     exact = bool(rng.random() < 0.5)
-    kind = KINDS[int(rng.choice(len(KINDS), p=[0.2, 0.17, 0.15, 0.06, 0.16, 0.13, 0.09, 0.04]))]
+    kind = KINDS[int(rng.choice(len(KINDS), p=[0.19, 0.16, 0.14, 0.06, 0.16, 0.12, 0.08, 0.04, 0.05]))]
     data: dict[str, Array] = {}
     dtype = "float32"
     if kind in ("contraction", "reduction", "movement", "pool") and rng.random() < 0.15:

@@ -8,11 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from helpers import host
 
+from helpers import host
 from tilewright.graph.workload import Workload
-from tilewright.schedules.phases import product_factors
-from tilewright.schedules.phases import ACC, Phase, PStage, phases
+from tilewright.schedules.phases import ACC, Phase, PStage, phases, product_factors
 from tilewright.schedules.steps import (
     At,
     Inline,

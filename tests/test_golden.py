@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from helpers import Case, case, check, values
 
+from helpers import Case, case, check, values
 from tilewright.graph.expr import all_of, maximum, select, unary
 from tilewright.graph.graph import Graph, Tensor
 

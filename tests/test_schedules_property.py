@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+
 from helpers import Case, case, check, difference, host, run
 from random_graphs import random_case
 from random_schedules import composed, point
-
 from tilewright.graph.expr import Expr, unary
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.graph.workload import from_json, to_json

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import case, host, values
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers import case, host, values
 from tilewright.graph.expr import maximum
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.graph.workload import Workload
