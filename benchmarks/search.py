@@ -193,7 +193,8 @@ def search(table: Table, name: str, seed: int, trials: int) -> list[float]:
 def regrets(table: Table, name: str, seeds: int, after: Sequence[int] = AFTER) -> list[float]:
     """Median regret of a strategy over seeds, after each number of measurements (a space that is used up stays at
     what it reached)."""
-    runs = [search(table, name, seed, max(after)) for seed in range(seeds)]
+    trials = min(max(after), len(points(table.space)))
+    runs = [search(table, name, seed, trials) for seed in range(seeds)]
     return [statistics.median(run[min(k, len(run)) - 1] / table.best_ns - 1 for run in runs) for k in after]
 
 
