@@ -317,6 +317,14 @@ def _constraints(
                 out = out * c[n]
         return out
 
+    def bodies(c: Columns) -> Ints:
+        out = 1 + (extents[roles.vector] % c["v"] != 0).astype(np.int64)
+        for k, a in enumerate(roles.tiled):
+            out = out * (1 + (extents[a] % c[f"r{k}"] != 0))
+        for k, a in enumerate(a for a, _ in roles.anchor.reduce):
+            out = out * (1 + (extents[a] % c[f"u{k}"] != 0))
+        return out
+
     def block(c: Columns, k: int | None, a: str) -> Mask:
         size = c["v"] * c["vb"] if k is None else c[f"r{k}"] * c[f"r{k}b"]
         unit = c["v"] if k is None else c[f"r{k}"]
@@ -330,8 +338,8 @@ def _constraints(
         ),
         Constraint(
             "code size",
-            "the unrolled body stays within 512 vector statements",
-            lambda c: repeats(c) * vectors(c) * unrolled(c) <= 512,
+            "the unrolled body stays within 512 vector statements, with all remainders within 1800",
+            lambda c: (repeats(c) * vectors(c) * unrolled(c) <= 512) & (repeats(c) * vectors(c) * unrolled(c) * bodies(c) <= 1800),
         ),
         Constraint("vector block", "a block is no larger than the axis", lambda c: block(c, None, roles.vector)),
     ]

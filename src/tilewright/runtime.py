@@ -153,15 +153,29 @@ class Executable:
         unknown = sorted(set(inputs) - {p.name for p in self.inputs})
         if missing or unknown:
             raise ModelError(f"inputs: missing {missing}, unknown {unknown}; expected {[p.name for p in self.inputs]}")
-        outputs = [aligned(max(1, _nbytes(p))).view(numpy_dtype(p.dtype)).reshape(p.shape) for p in self.outputs]
+        outputs = self.allocate()
         self.bind([_checked(p, inputs[p.name]) for p in self.inputs], outputs)
         self.invoke()
         return outputs
 
+    def allocate(self) -> list[Array]:
+        """Fresh output arrays, aligned as :meth:`bind` needs them."""
+        return [aligned(max(1, _nbytes(p))).view(numpy_dtype(p.dtype)).reshape(p.shape) for p in self.outputs]
+
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Point the model at arrays of the right shape and type (contiguous); :meth:`invoke` then runs on them."""
-        for kind, arrays in (("input", inputs), ("output", outputs)):
-            for k, a in enumerate(arrays):
+        """Point the model at contiguous arrays of the right shapes and types, outputs at 64-byte boundaries (:meth:`allocate`
+        makes such); :meth:`invoke` then runs on them. Raises ModelError for any other array."""
+        for kind, ports, arrays in (("input", self.inputs, inputs), ("output", self.outputs, outputs)):
+            if len(arrays) != len(ports):
+                raise ModelError(f"bind: expected {len(ports)} {kind} arrays; got {len(arrays)}")
+            for k, (port, a) in enumerate(zip(ports, arrays, strict=True)):
+                if tuple(a.shape) != port.shape or a.dtype != numpy_dtype(port.dtype) or not a.flags.c_contiguous:
+                    raise ModelError(
+                        f"{kind} {port.name!r}: expected a contiguous {port.dtype} array of shape {port.shape}; got {a.dtype} "
+                        f"of shape {tuple(a.shape)}"
+                    )
+                if kind == "output" and a.ctypes.data % 64:
+                    raise ModelError(f"output {port.name!r}: expected memory at a 64-byte boundary; use Executable.allocate()")
                 self._bound[kind, k] = a
                 for entry in self._entries.get((kind, k), []):
                     self._table[entry] = a.ctypes.data
@@ -176,7 +190,7 @@ class Executable:
             rng = np.random.default_rng(0)
             self.bind(
                 [random_input(p, rng) for p in self.inputs],
-                [aligned(max(1, _nbytes(p))).view(numpy_dtype(p.dtype)).reshape(p.shape) for p in self.outputs],
+                self.allocate(),
             )
         self.invoke()
         samples: list[float] = []
