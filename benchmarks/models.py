@@ -1,11 +1,11 @@
 """Models, side by side with onnxruntime (and OpenVINO where it is installed), from the records of a store.
 
-    python benchmarks/models.py --time 120                    # tune each for 120 s, compile, check, compare
+    python benchmarks/models.py --time 120     # tune each for 120 s, then compare
     python benchmarks/models.py --models classifier --profile # where the time of our model goes
 
 The models are taken from pip packages that carry them (``pip install --no-deps rapidocr-onnxruntime nudenet
-ddddocr``); those that are not installed are left out. Exit codes: 0 ok, 2 usage or no model, 4 an output differs from
-onnxruntime's, 130 interrupted.
+ddddocr``); those that are not installed are left out. Exit codes: 0 ok, 2 usage or no model, 4 an output differs
+from onnxruntime's, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from tilewright.graph.graph import Graph
 from tilewright.runtime import Port, random_input
 from tilewright.schedules.kernel import Kernel, build
 from tilewright.schedules.steps import parse as parse_schedule
-from tilewright.search_space.fusion import fuse, is_contraction
+from tilewright.search_space.fusion import fuse
+from tilewright.search_space.prologue import is_contraction
 
 DEFAULT_PEERS = ["onnxruntime", "openvino"]
 AGREEMENT = 1e-3
@@ -71,16 +72,13 @@ MODELS = {
 
 
 def image_like(shape: tuple[int, ...], seed: int = 0) -> Array:
-    """Blocks of +1 and -1, the size of letters, on a field of one brightness."""
+    """Lines of dark blocky letters (-1) on bright paper (+1), the same in every channel."""
     rng = np.random.default_rng(seed)
-    *lead, h, w = shape
-    out = np.full(shape, 0.5, dtype=np.float32)
-    top, left, block = h // 4, w // 8, max(1, h // 40)
-    rows, columns = (h // 2) // block, (3 * w // 4) // block
-    marks = rng.choice(np.asarray([-1, 1], dtype=np.float32), (rows, columns))
-    pattern = np.repeat(np.repeat(marks, block, 0), block, 1)
-    out[(*[slice(None)] * len(lead), slice(top, top + rows * block), slice(left, left + columns * block))] = pattern
-    return out
+    h, w = shape[-2:]
+    dots = np.kron(rng.random((-(-h // 4), -(-w // 4))) > 0.4, np.ones((4, 4), dtype=np.bool_))[:h, :w]
+    y, x = np.arange(h)[:, None] - 20, np.arange(w)[None, :] - 20
+    letters = (y >= 0) & (y % 52 < 20) & (x >= 0) & (x % 20 < 12)
+    return np.broadcast_to(np.where(letters & dots, -1, 1).astype(np.float32), shape).copy()
 
 
 def contraction_flops(graph: Graph, target: tilewright.Target) -> int:
@@ -143,10 +141,7 @@ def measure(
     target = tilewright.Target.host(threads)
     graph = tilewright.load(path, model.shapes)
     with common.open_store(arguments.store) as store:
-        if arguments.time > 0:
-            tuned = common.tune(graph, target, store, arguments.time)
-        else:
-            tuned = common.known(graph, target, store)
+        tuned = common.tune(graph, target, store, arguments.time)
         ours = tilewright.compile(graph, target, store)
     feeds = feeds_for(model, ours)
     sides: list[Side] = [common.our_side("ours", ours, feeds)]
@@ -242,7 +237,7 @@ def show_profile(row: Row, arguments: argparse.Namespace) -> None:
         ]
         for r in row["profile"][:SHOWN]
     ]
-    show(f"{row['model']}, {row['threads']} threads: kernels one by one", headers, cells, arguments)
+    show(f"{row['model']}, {common.threads_text(row['threads'])}: kernels one by one", headers, cells, arguments)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -270,12 +265,12 @@ def run(arguments: argparse.Namespace) -> int:
             report["rows"].append(row)
             wrong |= row["error"] is not None and row["error"] > AGREEMENT
             common.say(
-                f"{name}, {threads} threads: ours {common.ms_text(row['ours_ms'])} ms, "
+                f"{name}, {common.threads_text(threads)}: ours {common.ms_text(row['ours_ms'])} ms, "
                 + ", ".join(f"{n} {common.ms_text(ms)}" for n, ms in row["peers"].items())
                 + "".join(f"; {n}: {text}" for n, text in row["notes"].items())
             )
             common.write_json(arguments.json, report)
-        title = f"{tilewright.Target.host().model}, {threads} thread{'s' if threads > 1 else ''}, median ms"
+        title = f"{tilewright.Target.host().model}, {common.threads_text(threads)}, median ms"
         show(title, *table(rows, arguments.peers), arguments)
         for row in rows if arguments.profile else []:
             show_profile(row, arguments)

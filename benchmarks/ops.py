@@ -66,10 +66,7 @@ def measure(
     graph = workload.graph(arrays)
     expected = workload.reference(arrays)
     with common.open_store(arguments.store) as store:
-        if not arguments.no_tune and arguments.time > 0:
-            tuned = common.tune(graph, target, store, arguments.time)
-        else:
-            tuned = common.known(graph, target, store)
+        tuned = common.tune(graph, target, store, 0 if arguments.no_tune else arguments.time)
         ours = tilewright.compile(graph, target, None if arguments.no_tune else store)
     feeds = {i.name: arrays[i.name] for i in workload.inputs if not i.constant}
     sides = [common.our_side("ours", ours, feeds)]
@@ -181,7 +178,7 @@ def run(arguments: argparse.Namespace) -> int:
             wrong |= row["error"] > common.TOLERANCE
             peers_text = ", ".join(f"{n} {common.ms_text(ms)}" for n, ms in row["peers"].items())
             common.say(
-                f"{workload.name}, {threads} threads: ours {common.ms_text(row['ours_ms'])} ms, {peers_text}; error "
+                f"{workload.name}, {common.threads_text(threads)}: ours {common.ms_text(row['ours_ms'])} ms, {peers_text}; error "
                 f"{row['error']:.0e}" + "".join(f"; {n}: {text}" for n, text in row["notes"].items())
             )
             mean = common.geometric_mean(r["ratio"] for r in rows if r["ratio"] is not None)
@@ -195,7 +192,7 @@ def run(arguments: argparse.Namespace) -> int:
 def show(rows: Sequence[Row], threads: int, arguments: argparse.Namespace) -> None:
     """A table on stdout."""
     headers, cells = table(rows, arguments.peers)
-    title = f"{tilewright.Target.host().model}, {threads} thread{'s' if threads > 1 else ''}, median ms"
+    title = f"{tilewright.Target.host().model}, {common.threads_text(threads)}, median ms"
     if arguments.markdown:
         print(common.markdown(title, headers, cells))
     else:

@@ -3,9 +3,9 @@
     python benchmarks/search.py --table matmul.json     # measures once, then replays
     python benchmarks/search.py --table conv.json --space conv --seeds 11
 
-The space is thinned evenly to ``--limit`` points, all are measured, and each strategy then searches it by replay with
-several seeds. Regret after k measurements is how much slower the best found so far is than the best there is. All
-strategies start from the default schedule. Exit codes: 0 ok, 2 usage, 130 interrupted.
+The space is thinned evenly to ``--limit`` points, all are measured, and each strategy then searches it by replay
+with several seeds. Regret after k measurements is how much slower the best found so far is than the best there is.
+All strategies start from the default schedule. Exit codes: 0 ok, 2 usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def conv_graph(channels: int = 16, size: int = 28, out: int = 32) -> Graph:
     return g
 
 
-GRAPHS = {"matmul": matmul_graph, "conv": conv_graph}
+GRAPHS: Mapping[str, Callable[[], Graph]] = {"matmul": matmul_graph, "conv": conv_graph}
 
 
 class TableError(ValueError):
@@ -91,8 +91,10 @@ def _fewer(sketch: Sketch) -> Sketch | None:
 
 
 def points(of: Space) -> list[Candidate]:
-    """Every legal point."""
-    return [Candidate(s, tuple(int(v) for v in row)) for s in of.sketches for row in enumerate_points(s).rows]
+    """The default, which need not be among the values that are searched, and every legal point."""
+    found = [default_candidate(of)]
+    found += [Candidate(s, tuple(int(v) for v in row)) for s in of.sketches for row in enumerate_points(s).rows]
+    return list({c.key: c for c in found}.values())
 
 
 def request(candidate: Candidate) -> Request:
@@ -142,8 +144,8 @@ def load(path: Path, of: Space) -> Table:
     missing = sum(s not in outcomes for s in wanted)
     if missing:
         raise TableError(
-            f"{path}: {missing} of {len(wanted)} points are missing: it was made with another limit, target or version; "
-            "remove it to measure again"
+            f"{path}: {missing} of {len(wanted)} points are missing: it was made with another limit, target or "
+            "version; remove it to measure again"
         )
     return Table(of, {s: outcomes[s] for s in wanted})
 
@@ -191,8 +193,8 @@ def search(table: Table, name: str, seed: int, trials: int) -> list[float]:
 
 
 def regrets(table: Table, name: str, seeds: int, after: Sequence[int] = AFTER) -> list[float]:
-    """Median regret of a strategy over seeds, after each number of measurements (a space that is used up stays at
-    what it reached)."""
+    """Median regret of a strategy over seeds, after each number of measurements (a space that is used up stays
+    at what it reached)."""
     trials = min(max(after), len(points(table.space)))
     runs = [search(table, name, seed, trials) for seed in range(seeds)]
     return [statistics.median(run[min(k, len(run)) - 1] / table.best_ns - 1 for run in runs) for k in after]
@@ -225,7 +227,8 @@ def run(arguments: argparse.Namespace) -> None:
     ok = [o.median_ns for o in table.outcomes.values() if o.median_ns is not None]
     title = (
         f"{task.workload.describe()}, {arguments.threads} threads: {len(table.outcomes)} points, {len(ok)} valid, "
-        f"best {time_text(min(ok))}, median {time_text(statistics.median(ok))}; median regret of {arguments.seeds} seeds"
+        f"best {time_text(min(ok))}, median {time_text(statistics.median(ok))}; "
+        f"median regret of {arguments.seeds} seeds"
     )
     headers = ["strategy", *[f"after {k}" for k in AFTER]]
     print_table(title, headers, [[n, *[f"{100 * r:.1f} %" for r in values]] for n, values in found.items()])

@@ -151,10 +151,28 @@ class Code:
         return run
 
 
-def compile_text(text: str, target: Target) -> Code:
-    """Machine code of a module, for this process."""
+def _link_threads(text: str, target: Target) -> None:
+    """Make known what parallel loops call: our pool, or an OpenMP runtime."""
     if "GOMP_parallel" in text:
         openmp()
+    if "@tw_parallel_" in text:
+        _link_pool(target)
+
+
+def _link_pool(target: Target) -> None:
+    from tilewright.schedules.pool import RUN, pool  # the pool is compiled by this module
+
+    llvm.add_symbol(f"{RUN}_{target.threads}", pool(target.threads).address)
+
+
+def compile_text(text: str, target: Target) -> Code:
+    """Machine code of a module, for this process."""
+    _link_threads(text, target)
+    return compile_plain(text, target)
+
+
+def compile_plain(text: str, target: Target) -> Code:
+    """As :func:`compile_text`, for a module that has no parallel loops."""
     module = optimise(text, target)
     # an engine owns its target machine, so it gets one of its own
     machine = target_machine.__wrapped__(target, True)
@@ -171,7 +189,8 @@ def compile_object(text: str, target: Target) -> bytes:
 
 def load_object(data: bytes, target: Target) -> Code:
     """Machine code from :func:`compile_object`'s bytes."""
-    openmp()
+    if target.threads > 1:
+        _link_pool(target)
     _initialise()
     empty = llvm.parse_assembly("")
     engine = llvm.create_mcjit_compiler(empty, target_machine.__wrapped__(target, True))

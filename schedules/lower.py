@@ -40,6 +40,7 @@ from tilewright.schedules.nest import (
     Store,
     walk,
 )
+from tilewright.schedules.pool import RUN
 from tilewright.schedules.scalar import REDUCER_OPS, across, operate
 
 ALIGN = 64
@@ -99,11 +100,6 @@ def module(parts: list[Lowered], extra: str = "") -> str:
     return "\n".join([head, *sorted(declares), *texts, extra, "!0 = !{i32 1}", ""])
 
 
-_RUNTIME = (
-    "declare void @GOMP_parallel(ptr, ptr, i32, i32)",
-    "declare i32 @omp_get_thread_num()",
-    "declare i32 @omp_get_num_threads()",
-)
 
 
 class _Unit:
@@ -130,12 +126,9 @@ class _Unit:
             body_name = f"{name}.{k}"
             texts.append(self._body(body_name, pointers, loops, inner))
             if loops and self.threads > 1 and total > 1:
-                texts.append(self._worker(body_name, total))
-                main.append(
-                    f"  call void @GOMP_parallel(ptr @{body_name}.worker, ptr %args, "
-                    f"i32 {min(self.threads, total)}, i32 0)"
-                )
-                self.declares.update(_RUNTIME)
+                texts.append(self._worker(body_name))
+                main.append(f"  call void @{RUN}_{self.threads}(ptr @{body_name}.worker, ptr %args, i64 {total})")
+                self.declares.add(f"declare void @{RUN}_{self.threads}(ptr, ptr, i64)")
             else:
                 loads = [self._load_pointer(m) for m in range(len(self.names) + 1)]
                 main += [line.replace("%p", f"%c{k}_").replace("%q", f"%d{k}_") for pair in loads for line in pair]
@@ -150,21 +143,11 @@ class _Unit:
             f"  %p{k} = load ptr, ptr %q{k}, align 8",
         ]
 
-    def _worker(self, body: str, total: int) -> str:
-        """The function each thread runs: its share of the iterations, in one piece."""
-        lines = [f"define internal void @{body}.worker(ptr %args) {{"]
+    def _worker(self, body: str) -> str:
+        """What the pool calls: some of the iterations, on one thread."""
+        lines = [f"define internal void @{body}.worker(ptr %args, i64 %lo, i64 %hi, i64 %t) {{"]
         for k in range(len(self.names) + 1):
             lines += self._load_pointer(k)
-        lines += [
-            "  %tid = call i32 @omp_get_thread_num()",
-            "  %team = call i32 @omp_get_num_threads()",
-            "  %t = zext i32 %tid to i64",
-            "  %n = zext i32 %team to i64",
-            f"  %a = mul i64 %t, {total}",
-            "  %lo = udiv i64 %a, %n",
-            f"  %b = add i64 %a, {total}",
-            "  %hi = udiv i64 %b, %n",
-        ]
         args = ", ".join(f"ptr %p{k}" for k in range(len(self.names) + 1))
         lines += [f"  call void @{body}({args}, i64 %lo, i64 %hi, i64 %t)", "  ret void", "}"]
         return "\n".join(lines)

@@ -1,0 +1,302 @@
+"""The benchmarks: every workload means the same on every side, at sizes cut down to be quick; arguments; timing and tables."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import tilewright
+from benchmarks import common, models, search
+from benchmarks import ops as bench_ops
+from benchmarks.peers import Lacking, NumpyPeer, OnnxRuntimePeer, TorchPeer, make_peers
+from benchmarks.workloads import SUITES, Workload, suite
+from tilewright.graph.evaluate import evaluate
+from tilewright.measure import Outcome
+from tilewright.measure.ceilings import Bandwidth, Ceilings
+from tilewright.search_space.space import space
+from tilewright.tasks import extract
+
+CAP = 12
+SMALL = [w for s in SUITES for w in suite(s, CAP).values()]
+CLOSE = 1e-5
+
+
+def feeds(w: Workload, arrays: dict[str, Any]) -> dict[str, Any]:
+    return {i.name: arrays[i.name] for i in w.inputs if not i.constant}
+
+
+@pytest.mark.parametrize("w", SMALL, ids=lambda w: str(w.name))
+def test_graph_means_the_reference(w: Workload) -> None:
+    arrays = w.arrays()
+    expected = w.reference(arrays)
+    assert expected.dtype == np.float64
+    assert expected.shape == w.shape
+    (got,) = evaluate(w.graph(arrays), feeds(w, arrays))
+    assert common.relative_error(got, expected) < 1e-12
+
+
+@pytest.mark.parametrize("w", SMALL, ids=lambda w: str(w.name))
+def test_onnx_means_the_reference(w: Workload) -> None:
+    pytest.importorskip("onnxruntime")
+    arrays = w.arrays()
+    side = OnnxRuntimePeer(1).side(w, arrays)
+    side.call()
+    assert common.relative_error(side.results()[0], w.reference(arrays)) < CLOSE
+
+
+@pytest.mark.parametrize("w", SMALL, ids=lambda w: str(w.name))
+def test_numpy_peer_means_the_reference(w: Workload) -> None:
+    pytest.importorskip("threadpoolctl")
+    arrays = w.arrays()
+    side = NumpyPeer(1).side(w, arrays)
+    side.call()
+    got = side.results()[0]
+    assert got.dtype == np.float32
+    assert common.relative_error(got, w.reference(arrays)) < CLOSE
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("w", SMALL, ids=lambda w: str(w.name))
+def test_torch_means_the_reference(w: Workload) -> None:
+    pytest.importorskip("torch")
+    arrays = w.arrays()
+    side = TorchPeer(1).side(w, arrays)
+    side.call()
+    got = side.results()[0]
+    assert got.flags.c_contiguous
+    assert common.relative_error(got, w.reference(arrays)) < CLOSE
+
+
+def test_arithmetic_and_bytes() -> None:
+    """Against numbers worked out by hand."""
+    w = suite("peers")
+    assert len(w) == 17
+    assert w["matmul_1024"].flops == 2 * 1024**3
+    assert w["matmul_1024"].nbytes == 4 * 3 * 1024**2
+    assert w["gemm_bias_gelu"].flops == 2 * 128 * 768 * 3072
+    assert w["conv_3x224_k7s2"].flops == 2 * 64 * 112 * 112 * 3 * 49
+    assert w["depthwise_144x56_k3"].flops == 2 * 144 * 56 * 56 * 9
+    assert w["attention_12x512x64"].flops == 4 * 12 * 512 * 512 * 64
+    assert w["softmax_512x1024"].flops == 5 * 512 * 1024
+    assert w["elementwise_16M"].flops == 12 * 4096**2
+    assert w["transpose_4096"].flops == 0
+    assert w["rowsum_4096"].nbytes == 4 * (4096**2 + 4096)
+    assert w["transpose_4096"].is_single
+    assert not w["gemm_bias_gelu"].is_single
+    assert 3.6e9 < 224**2 / 96**2 * suite("kernelbench")["l3_09_resnet18"].flops < 3.8e9
+
+
+def test_inputs_are_seeded_and_signed() -> None:
+    w = suite("kernelbench", CAP)["l1_08_matmul_irregular"]
+    a, b = w.arrays()["a"], w.arrays()["a"]
+    assert np.array_equal(a, b)
+    assert a.min() < 0 < a.max()
+    assert a.shape == (13, 13)
+    with pytest.raises(ValueError, match="expected one of peers, kernelbench; got 'x'"):
+        suite("x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ops", "nope"], "argument --ops: expected some of matmul_512"),
+        (["--peers", "cublas"], "argument --peers: expected some of numpy"),
+        (["--threads", "0"], r"expected thread counts joined by commas \(2,1\); got '0'"),
+        (["--threads", "two"], "expected thread counts"),
+        (["--time", "-1"], "expected a number of seconds of at least 0"),
+        (["--time", "nan"], "expected a number of seconds of at least 0"),
+        (["--rounds", "0"], "expected an integer of at least 1"),
+        (["--suite", "x"], "invalid choice"),
+        (["--ops", ","], "expected names joined by commas"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        bench_ops.main(arguments)
+    assert stop.value.code == 2
+    text = " ".join(capsys.readouterr().err.split())
+    assert message.replace("\\", "") in text
+
+
+def test_wrong_model_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in (
+        (["--models", "x"], "argument --models: expected some of classifier"),
+        (["--peers", "numpy"], "argument --peers: expected some of onnxruntime"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            models.main(arguments)
+        assert stop.value.code == 2
+        assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench_ops.main(["--list", "--ops", "matmul_512"]) == 0
+    assert capsys.readouterr().out == "matmul_512  268.4 MFLOP  3.1 MB\n"
+
+
+def test_absent_peers_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    found, absent = make_peers(["openvino"], 1)
+    assert found == []
+    assert "openvino is not installed" in absent["openvino"]
+
+
+def test_a_peer_that_lacks_an_operator_says_so() -> None:
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(Lacking, match="onnxruntime"):
+        OnnxRuntimePeer(1).model(b"no model", {})
+
+
+def test_errors() -> None:
+    one = np.ones((2, 3))
+    assert common.relative_error(one, one) == 0
+    assert common.relative_error(one.astype(np.float32) * 1.5, 2 * one) == 0.25
+    assert common.relative_error(one[0], one) == math.inf
+    assert common.relative_error(np.full((2, 3), np.nan), one) == math.inf
+    assert common.norm_error([one], [one]) == 0
+    assert common.norm_error([one * 2], [one]) == pytest.approx(1)
+    assert common.norm_error([one, one], [one]) == math.inf
+    assert common.norm_error([np.full((2, 3), np.nan)], [one]) == math.inf
+
+
+def test_side_by_side_rotates_and_takes_medians() -> None:
+    order: list[str] = []
+
+    def side(name: str, s: float) -> common.Side:
+        def call() -> None:
+            if not order or order[-1] != name:
+                order.append(name)
+            time.sleep(s)
+
+        return common.Side(name, call, list)
+
+    times = common.side_by_side([side("slow", 0.01), side("fast", 0.001)], 2, pause=0)
+    assert order == ["slow", "fast", "slow"]  # the second round starts with the side that came second
+    assert times["fast"] < times["slow"]
+    assert times["slow"] >= 10
+
+
+def test_levels_of_memory() -> None:
+    target = tilewright.Target.host(2)
+    assert common.level_of(1000, target) == "l1"
+    assert common.level_of(1 << 40, target) == "dram"
+    if target.l2_bytes > 2 * target.l1d_bytes:
+        assert common.level_of(3 * target.l1d_bytes // 1, target) == "l2"
+
+
+def test_ceilings_are_the_best_of_passes_and_repeat_while_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = iter([(100.0, 20.0), (90.0, 30.0), (80.0, 190.0), (1.0, 1.0)])
+
+    def measured(target: tilewright.Target, seconds: float) -> Ceilings:
+        one, two = next(rates)
+        streams = tuple(Bandwidth("dram", k, 2, 1, two * f) for k, f in (("read", 0.5), ("copy", 1.0)))
+        return Ceilings({"float32": {1: one, 2: two}}, streams, seconds)
+
+    monkeypatch.setattr(common, "measure_ceilings", measured)
+    roofline = common.Roofline([1, 2])
+    assert roofline.gflops(1) == 100
+    assert roofline.gflops(2) == 190
+    assert roofline.floor_ms(1, 10**9, 2) == pytest.approx(1e9 / 190 / 1e6)
+    assert roofline.as_json()["2"] == {"fma_gflops": 190.0, "gb_per_s": {"dram": 190.0}}
+    assert next(rates) == (1.0, 1.0)  # three passes were enough
+
+
+def test_geometric_mean() -> None:
+    assert common.geometric_mean([2.0, 8.0]) == pytest.approx(4)
+    assert common.geometric_mean([]) is None
+
+
+def test_markdown() -> None:
+    text = common.markdown("t", ["a", "b"], [["1", "2"]])
+    assert text == "### t\n\n| a | b |\n|---|---:|\n| 1 | 2 |\n"
+
+
+def test_ops_without_tuning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole program on two small operators, with NumPy as the peer."""
+    pytest.importorskip("threadpoolctl")
+    monkeypatch.setattr(bench_ops, "suite", lambda name: suite(name, 24))
+    monkeypatch.setattr(common, "share_openmp", lambda: None)  # an OpenMP runtime is loaded already
+
+    class Flat:
+        """Ceilings that take no time."""
+
+        def __init__(self, counts: object) -> None: ...
+
+        def floor_ms(self, flops: int, nbytes: int, threads: int) -> float:
+            return nbytes / 1e9
+
+        def as_json(self) -> dict[str, Any]:
+            return {}
+
+    monkeypatch.setattr(common, "Roofline", Flat)
+    path = tmp_path / "rows.json"
+    arguments = ["--ops", "matmul_512,softmax_512x1024", "--threads", "1", "--peers", "numpy", "--rounds", "2"]
+    arguments += ["--no-tune", "--markdown", "--json", str(path), "--store", str(tmp_path / "s.sqlite")]
+    assert bench_ops.main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "| matmul_512 |" in out
+    assert "| geometric mean |" in out
+    report = json.loads(path.read_text())
+    first = report["rows"][0]
+    wanted = {"op", "threads", "ours_ms", "peers", "best_peer", "ratio", "floor_ms", "floor_share", "error"}
+    assert wanted | {"tuning_s", "trials", "default_ms"} <= set(first)
+    assert first["best_peer"] == "numpy"
+    assert first["ratio"] == pytest.approx(first["peers"]["numpy"] / first["ours_ms"])
+    assert first["error"] < common.TOLERANCE
+    assert report["geometric_mean"]["1"] > 0
+
+
+def test_known_counts_every_run_once(tmp_path: Path) -> None:
+    w = suite("peers", CAP)["softmax_512x1024"]
+    graph = w.graph(w.arrays())
+    target = tilewright.Target.host(1)
+    with common.open_store(tmp_path / "deep" / "s.sqlite") as store:
+        assert common.known(graph, target, store) == common.Tuned(0.0, 0)
+
+
+def test_image_like() -> None:
+    image = models.image_like((1, 3, 100, 120))
+    assert set(np.unique(image)) == {-1.0, 1.0}
+    assert np.array_equal(image[0, 0], image[0, 2])
+    assert 0.02 < (image < 0).mean() < 0.5
+
+
+def test_search_by_replay(tmp_path: Path) -> None:
+    """A made-up table: its best is known, every strategy reaches it once the space is used up, and regret only falls."""
+    pytest.importorskip("optuna")
+    target = tilewright.Target.host(1)
+    (task,) = extract(search.matmul_graph(32), target)
+    small = search.thinned(space(task.workload, target), 24)
+    candidates = search.points(small)
+    assert 8 < len(candidates) <= 25  # the default comes on top
+    texts = sorted({str(c.schedule) for c in candidates})
+    made = {s: Outcome("ok", 100.0 + 7 * k) for k, s in enumerate(texts)}
+    table = search.Table(small, made)
+    assert table.best_ns == 100
+    for name in search.COMPARED:
+        # optuna draws with replacement: the last points of a space take it long
+        found = search.regrets(table, name, 2, (2, 8) if name == "optuna" else (2, 8, len(candidates)))
+        assert found == sorted(found, reverse=True)
+        assert name == "optuna" or found[-1] == 0
+    path = tmp_path / "table.json"
+    table.save(path)
+    assert search.load(path, small).outcomes == made
+    other = search.thinned(space(task.workload, target), 60)
+    with pytest.raises(search.TableError, match="points are missing"):
+        search.load(path, other)
+    path.write_text("{}")
+    with pytest.raises(search.TableError, match="expected a table written by this program"):
+        search.load(path, small)
+    with pytest.raises(ValueError, match="limit: expected at least"):
+        search.thinned(space(task.workload, target), 1)

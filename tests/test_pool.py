@@ -1,0 +1,101 @@
+"""The thread pool: every iteration runs exactly once, whatever the sizes and whoever else calls."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from tilewright.schedules import jit
+from tilewright.schedules.pool import RUN, region_cost_ns
+from tilewright.schedules.target import Target
+
+THREADS = 3
+REGIONS = 20_000
+
+_TEXT = f"""
+declare void @{RUN}_{THREADS}(ptr, ptr, i64)
+
+define internal void @count(ptr %a, i64 %from, i64 %to, i64 %thread) {{
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ %from, %entry ], [ %i1, %loop ]
+  %p = getelementptr i64, ptr %a, i64 %i
+  %v = load i64, ptr %p
+  %v1 = add i64 %v, 1
+  store i64 %v1, ptr %p
+  %i1 = add i64 %i, 1
+  %more = icmp ult i64 %i1, %to
+  br i1 %more, label %loop, label %out
+out:
+  ret void
+}}
+
+define void @go(ptr %a) {{
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i1, %loop ]
+  %w = urem i64 %i, 50
+  %total = add i64 %w, 1
+  call void @{RUN}_{THREADS}(ptr @count, ptr %a, i64 %total)
+  %i1 = add i64 %i, 1
+  %more = icmp ult i64 %i1, {REGIONS}
+  br i1 %more, label %loop, label %out
+out:
+  ret void
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def code() -> jit.Code:
+    """Regions of 1 to 50 iterations, one after the other; each iteration adds one to its own cell."""
+    return jit.compile_text(_TEXT, Target.host(threads=THREADS))
+
+
+def expected(runs: int) -> list[int]:
+    """How often each cell is counted."""
+    return [runs * REGIONS * (50 - i) // 50 if i < 50 else 0 for i in range(64)]
+
+
+def test_each_iteration_runs_once(code: jit.Code) -> None:
+    """More threads than cores, regions smaller than the team, many in a row."""
+    cells = np.zeros(64, np.int64)
+    go = code.function("go")
+    for run in range(1, 4):
+        go(cells.ctypes.data)
+        assert cells.tolist() == expected(run)
+
+
+def test_two_callers(code: jit.Code) -> None:
+    """A caller that finds the pool busy runs its loop alone; both are right."""
+    go = code.function("go")
+    cells = [np.zeros(64, np.int64) for _ in range(2)]
+    callers = [threading.Thread(target=go, args=(c.ctypes.data,)) for c in cells]
+    for t in callers:
+        t.start()
+    for t in callers:
+        t.join()
+    assert [c.tolist() for c in cells] == [expected(1), expected(1)]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_after_fork(code: jit.Code) -> None:
+    """A forked child has no worker threads, and is not held up by missing them."""
+    go = code.function("go")
+    child = os.fork()
+    if child == 0:
+        cells = np.zeros(64, np.int64)
+        go(cells.ctypes.data)
+        os._exit(0 if cells.tolist() == expected(1) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_region_cost_is_measured() -> None:
+    """The cost of an empty region, as reports show it."""
+    assert region_cost_ns(2, calls=200) > 0
