@@ -156,12 +156,8 @@ def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int) -
         fits = [u <= FITS * limit for u in used]
         total, sparse = zero, zero
         for a, f in zip(s.accesses, feet, strict=True):
-            times = _times(
-                a, again, fits, depth, level == LEVELS - 1, s.stream and a.stride(s.vector or "") == 1
-            )
-            bytes_, part = traffic(
-                f, level, fits, outside, _touches(a, s, spans[-1]) * target.line_bytes, a.store
-            )
+            times = _times(a, again, fits, depth, level == LEVELS - 1, s.stream and a.stride(s.vector or "") == 1)
+            bytes_, part = traffic(f, level, fits, outside, _touches(a, s, spans[-1]) * target.line_bytes, a.store)
             total, sparse = total + bytes_ * times, sparse + part * times
         moved.append(total)
         scattered.append(sparse)
@@ -176,15 +172,11 @@ def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int) -
         (sets[max(deep - 1, 0)], sets[near], sets[0]),
         sum((f[near].pages for f in feet), zero),
         np.maximum(sets[near], 1.0) / np.maximum(lines, 1.0),
-        np.minimum(sum((f[near].used for f in feet), zero) / np.maximum(lines, 1.0), 1.0)
-        if feet
-        else np.ones(n),
+        np.minimum(sum((f[near].used for f in feet), zero) / np.maximum(lines, 1.0), 1.0) if feet else np.ones(n),
     )
 
 
-def _times(
-    a: Access, again: set[str], fits: list[NDArray[np.bool_]], depth: int, last: bool, stream: bool
-) -> Any:
+def _times(a: Access, again: set[str], fits: list[NDArray[np.bool_]], depth: int, last: bool, stream: bool) -> Any:
     """A store fetches its line and writes it back, unless it bypasses the caches; what was just read is
     still there if it fits, and so is in the last level what the run or the kernel before has touched."""
     if a.store and stream:

@@ -135,9 +135,7 @@ def _guards(s: StageModel, width: Mapping[str, Any], registers: Any, strided: An
     return out + strided * (MASKED_LANE if masked else GUARDED_LANE)
 
 
-def _moves(
-    a: Access, s: StageModel, wide: Any, pieces: Any, width: Mapping[str, Any]
-) -> tuple[str, Any, Any, Any]:
+def _moves(a: Access, s: StageModel, wide: Any, pieces: Any, width: Mapping[str, Any]) -> tuple[str, Any, Any, Any]:
     """Kind of access, its distinct memory operations in one body, the shuffles they need, and how many more
     there would be if windows did not overlap: values that are kept for that."""
     v = s.vector

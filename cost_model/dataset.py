@@ -79,9 +79,7 @@ class Dataset:
 
     def take(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> "Dataset":
         """The rows chosen by a mask or by indices."""
-        return Dataset(
-            self.x[rows], self.prior_ns[rows], self.time_ns[rows], self.group[rows], self.schema_digest
-        )
+        return Dataset(self.x[rows], self.prior_ns[rows], self.time_ns[rows], self.group[rows], self.schema_digest)
 
     def append(self, x: ArrayLike, prior_ns: ArrayLike, time_ns: ArrayLike, group: str) -> "Dataset":
         """A new data set with a batch of candidates of one workload added."""

@@ -88,9 +88,7 @@ def _ratio(x: Any, y: Any) -> Any:
 def _tensor_bytes(v: View) -> float:
     w = v.a.sketch.workload
     return float(
-        sum(t.nbytes for t in w.types.values())
-        - w.types[w.output].nbytes
-        - sum(t.nbytes for _, t, _ in w.inputs)
+        sum(t.nbytes for t in w.types.values()) - w.types[w.output].nbytes - sum(t.nbytes for _, t, _ in w.inputs)
     )
 
 

@@ -70,8 +70,7 @@ class Evaluation:
         ]
         widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
         lines = [
-            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-            for line in (head, *body)
+            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in (head, *body)
         ]
         if self.skipped:
             lines.append(f"not scored, no candidate ran: {', '.join(self.skipped)}")

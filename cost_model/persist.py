@@ -84,9 +84,7 @@ def save_model(
     _write_atomically(Path(path), packed.getvalue())
 
 
-def load_model(
-    path: str | os.PathLike[str], schema: FeatureSchema, target: Mapping[str, Any] | None
-) -> AbstractRanker:
+def load_model(path: str | os.PathLike[str], schema: FeatureSchema, target: Mapping[str, Any] | None) -> AbstractRanker:
     """Read a ranker that was trained on features of `schema` and times of `target`.
 
     `target=None` accepts any target, for transfer from another device; `model_info` tells which one it was.

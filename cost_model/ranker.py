@@ -154,9 +154,7 @@ class XGBoostRanker(AbstractRanker):
         rows = xgb.DMatrix(x, nthread=self.n_jobs)
         gate = self.learnt.gate
         failing = None if gate is None else gate.predict(rows)
-        return _combine(
-            prior_ns, self.learnt, [member.predict(rows) for member in self.learnt.members], failing
-        )
+        return _combine(prior_ns, self.learnt, [member.predict(rows) for member in self.learnt.members], failing)
 
     def summary(self) -> TrainingSummary | None:
         return None if self.learnt is None else self.learnt.summary
@@ -166,8 +164,7 @@ class XGBoostRanker(AbstractRanker):
         if self.learnt is None:
             return settings, {}
         files = {
-            f"member_{number}.ubj": bytes(member.save_raw("ubj"))
-            for number, member in enumerate(self.learnt.members)
+            f"member_{number}.ubj": bytes(member.save_raw("ubj")) for number, member in enumerate(self.learnt.members)
         }
         if self.learnt.gate is not None:
             files["gate.ubj"] = bytes(self.learnt.gate.save_raw("ubj"))
@@ -184,9 +181,7 @@ class XGBoostRanker(AbstractRanker):
         import xgboost as xgb
 
         def booster(name: str) -> Any:
-            return xgb.Booster(
-                {"nthread": settings["n_jobs"], "verbosity": 0}, model_file=bytearray(files[name])
-            )
+            return xgb.Booster({"nthread": settings["n_jobs"], "verbosity": 0}, model_file=bytearray(files[name]))
 
         learnt = settings["learnt"]
         if learnt is not None:
@@ -274,7 +269,7 @@ def default_ranker(n_jobs: int = 1, seed: int = 0) -> AbstractRanker:
 
 def _threads(count: int) -> AbstractContextManager[object]:
     """Limits scikit-learn, which otherwise takes all cores and has no argument for it."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # ships no types
+    from threadpoolctl import threadpool_limits
 
     limits: AbstractContextManager[object] = threadpool_limits(count, user_api="openmp")
     return limits

@@ -81,9 +81,7 @@ class FeatureSchema:
         return matrix
 
 
-def check_candidates(
-    x: NDArray[np.float32], prior_ns: NDArray[np.float64], features: int | None = None
-) -> None:
+def check_candidates(x: NDArray[np.float32], prior_ns: NDArray[np.float64], features: int | None = None) -> None:
     """Refuse arrays that do not describe the same N candidates or hold values without a prediction."""
     if x.ndim != 2 or prior_ns.shape != x.shape[:1]:
         raise FeatureError(f"expected features (N, F) and priors (N,), got {x.shape} and {prior_ns.shape}")

@@ -160,9 +160,7 @@ class _Depth:
         return _Depth(reduce, outer / reduce, inner, cycles)
 
 
-def _variants(
-    s: StageModel, tiled: list[str], cover: Mapping[str, Any]
-) -> Iterator[tuple[Any, dict[str, Any]]]:
+def _variants(s: StageModel, tiled: list[str], cover: Mapping[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Each combination of full and last tiles: how many there are, and their widths."""
     outside: Any = 1.0
     for a, e in s.extents.items():

@@ -101,9 +101,7 @@ def traffic(
         keeps = fits[d]
         if crowded[d - 1]:
             share = 1.0 - feet[d - 1].moved / np.maximum(feet[d - 1].occupied[level], 1.0)
-            if (
-                d == deep and store and level == 0
-            ):  # in a crowded set of L1 not even the lines of one tile stay
+            if d == deep and store and level == 0:  # in a crowded set of L1 not even the lines of one tile stay
                 keeps = keeps & (share <= 0.0)
             part = np.where(keeps, np.minimum(bytes_, out) * share, part)
         out = np.where(keeps, np.minimum(bytes_, out), out)

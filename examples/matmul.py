@@ -36,7 +36,8 @@ def main() -> None:
         model = tilewright.compile(graph, target, store, on_miss="error")  # from the record; measures nothing
     x = np.random.default_rng(1).standard_normal((128, 256), dtype=np.float32)
     (y,) = model(x)
-    expected = np.maximum(x @ graph.constants["w"] + graph.constants["b"], 0)
+    w, b = (graph.constants[name].astype(np.float32) for name in ("w", "b"))
+    expected = np.maximum(x @ w + b, 0)
     error = float(np.abs(y - expected).max() / np.abs(expected).max())
     kernel = model.compiled.kernels[0]
     print(f"{kernel.describe}: {result.trials} measurements, relative error {error:.1e}")

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,7 @@ def session(path: Path, threads: int) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def compile_elsewhere(path: Path, shapes: dict[str, tuple[int, ...]], store: Path, output: Path) -> str:
+def compile_elsewhere(path: Path, shapes: Mapping[str, tuple[int, ...]], store: Path, output: Path) -> str:
     """``tilewright compile`` in a process of its own; any missing record is an error there, and nothing is measured."""
     binding = [arg for n, s in shapes.items() for arg in ("--shape", f"{n}={','.join(map(str, s))}")]
     command = [sys.executable, "-m", "tilewright.cli", "compile", str(path), "-o", str(output), *binding]
@@ -59,7 +60,9 @@ def main() -> None:
     """Tune, compile, check, compare."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--time", type=float, default=270.0, help="seconds of tuning for both models together")
-    parser.add_argument("--store", type=Path, default=None, help="where to keep the records (default: a temporary file)")
+    parser.add_argument(
+        "--store", type=Path, default=None, help="where to keep the records (default: a temporary file)"
+    )
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     arguments = parser.parse_args()
     target = tilewright.Target.host()
@@ -71,7 +74,17 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(rows))
     else:
-        headers = ("model", "default", "tuned", "speed-up", "onnxruntime", "against it", "error", "from records", "measured")
+        headers = (
+            "model",
+            "default",
+            "tuned",
+            "speed-up",
+            "onnxruntime",
+            "against it",
+            "error",
+            "from records",
+            "measured",
+        )
         print_table(f"{target.model}, {target.threads} threads", headers, [[str(r[h]) for h in headers] for r in rows])
     if any(float(str(r["error"])) > TOLERANCE for r in rows):
         raise SystemExit(4)
@@ -89,7 +102,12 @@ def page_of_text(shape: tuple[int, ...]) -> np.ndarray[tuple[int, ...], np.dtype
 
 
 def demonstrate(
-    suffix: str, shapes: dict[str, tuple[int, ...]], seconds: float, target: tilewright.Target, store_path: Path, folder: Path
+    suffix: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    seconds: float,
+    target: tilewright.Target,
+    store_path: Path,
+    folder: Path,
 ) -> dict[str, object]:
     """One model: one row of the table."""
     path = find_model(suffix)

@@ -18,9 +18,7 @@ from tilewright.tasks import extract
 def min_plus(a: tilewright.Tensor, b: tilewright.Tensor) -> tilewright.Tensor:
     """``c[i, j] = min over k of a[i, k] + b[k, j]`` of an (M, K) and a (K, N) tensor: (M, N)."""
     (m, k), n = a.shape, b.shape[1]
-    return a.graph.compute(
-        (m, n), lambda i, j, r: a[i, r] + b[r, j], reduce=(k,), reducer="min", name="min_plus"
-    )
+    return a.graph.compute((m, n), lambda i, j, r: a[i, r] + b[r, j], reduce=(k,), reducer="min", name="min_plus")
 
 
 def main() -> None:

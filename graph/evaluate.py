@@ -74,9 +74,7 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-def evaluate_expr(
-    e: Expr, values: Mapping[str, Array], env: Mapping[str, Array], memo: dict[Expr, Array]
-) -> Array:
+def evaluate_expr(e: Expr, values: Mapping[str, Array], env: Mapping[str, Array], memo: dict[Expr, Array]) -> Array:
     """``e`` over broadcast index arrays ``env`` (axis name to int64 array). Loads outside a tensor are legal only under a
     ``select`` that does not take them, so indices are clipped and the select drops the value."""
     done = memo.get(e)

@@ -185,9 +185,7 @@ def index(value: Expr | int) -> Expr:
 def _pair(a: Operand, b: Operand, kind: str) -> tuple[Expr, Expr]:
     if isinstance(a, Expr) and isinstance(b, Expr):
         if a.dtype != b.dtype:
-            raise GraphError(
-                f"{kind}: expected two values of one data type; got {a.dtype} and {b.dtype}; cast one"
-            )
+            raise GraphError(f"{kind}: expected two values of one data type; got {a.dtype} and {b.dtype}; cast one")
         return a, b
     if isinstance(a, Expr):
         assert not isinstance(b, Expr)

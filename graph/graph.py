@@ -71,9 +71,7 @@ class Graph:
         value = np.asarray(array)
         if dtype is None and not isinstance(array, (np.ndarray, np.generic)):
             dtype = {"f": "float32", "i": "int64", "b": "bool"}.get(value.dtype.kind)
-        value = np.ascontiguousarray(value if dtype is None else value.astype(numpy_dtype(dtype))).reshape(
-            value.shape
-        )
+        value = np.ascontiguousarray(value if dtype is None else value.astype(numpy_dtype(dtype))).reshape(value.shape)
         t = TensorType(tuple(value.shape), value.dtype.name)
         name = self.fresh(name)
         self.types[name] = t
@@ -110,9 +108,7 @@ class Graph:
         names = [a for a, _ in axes + raxes]
         signature = inspect.signature(body).parameters.values()
         if all(p.kind is not p.VAR_POSITIONAL for p in signature) and len(signature) != len(names):
-            raise GraphError(
-                f"compute: expected a body of {len(names)} index arguments; got one of {len(signature)}"
-            )
+            raise GraphError(f"compute: expected a body of {len(names)} index arguments; got one of {len(signature)}")
         expression = body(*(var(a) for a in names))
         return self.add(Stage(self.fresh(name), axes, expression, raxes, reducer, self.origin))
 
@@ -120,9 +116,7 @@ class Graph:
         """The same elements under another shape."""
         if tuple(shape) == source.shape:
             return source
-        return self.add(
-            View(self.fresh(name), source.name, TensorType(tuple(shape), source.dtype), self.origin)
-        )
+        return self.add(View(self.fresh(name), source.name, TensorType(tuple(shape), source.dtype), self.origin))
 
     def output(self, t: Tensor, name: str | None = None) -> None:
         """Declare ``t`` an output, seen by callers as ``name``."""
@@ -178,9 +172,7 @@ class Tensor:
     def __getitem__(self, key: Expr | int | tuple[Expr | int, ...]) -> Load:
         parts = key if isinstance(key, tuple) else (key,)
         if len(parts) != self.rank:
-            raise GraphError(
-                f"{self.name}: expected {self.rank} indices for shape {self.shape}; got {len(parts)}"
-            )
+            raise GraphError(f"{self.name}: expected {self.rank} indices for shape {self.shape}; got {len(parts)}")
         return Load(self.dtype, self.name, tuple(index(p) for p in parts))
 
     def at(self, indices: Sequence[Expr | int]) -> Load:

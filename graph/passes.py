@@ -109,10 +109,7 @@ def common_subexpressions(graph: Graph) -> Graph:
     for old in graph.nodes:
         n = retargeted(old, renamed)
         key: Any
-        if isinstance(n, View):
-            key = ("view", n.source, n.type.shape)
-        else:
-            key = (n.axes, n.reduce, n.reducer, n.body)
+        key = ("view", n.source, n.type.shape) if isinstance(n, View) else (n.axes, n.reduce, n.reducer, n.body)
         first = seen.setdefault(key, n.output)
         if first != n.output:
             renamed[n.output] = first
@@ -182,9 +179,7 @@ def _algebra(e: Expr) -> Expr:
     def go(n: Expr) -> Expr:
         done = memo.get(n)
         if done is None:
-            done = memo[n] = _rule(
-                n if not isinstance(n, Op) else Op(n.dtype, n.kind, tuple(go(a) for a in n.args))
-            )
+            done = memo[n] = _rule(n if not isinstance(n, Op) else Op(n.dtype, n.kind, tuple(go(a) for a in n.args)))
         return done
 
     return go(e)

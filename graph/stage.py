@@ -81,20 +81,14 @@ class Stage:
             raise GraphError(f"stage {self.output}: expected distinct axis names; got {names}")
         for n, extent in self.axes + self.reduce:
             if extent < 1:
-                raise GraphError(
-                    f"stage {self.output}: expected an extent of at least 1 for axis {n}; got {extent}"
-                )
+                raise GraphError(f"stage {self.output}: expected an extent of at least 1 for axis {n}; got {extent}")
         if bool(self.reduce) != (self.reducer is not None):
             raise GraphError(f"stage {self.output}: expected a reducer exactly when there are reduction axes")
         if self.reducer is not None and self.reducer not in REDUCERS:
-            raise GraphError(
-                f"stage {self.output}: expected a reducer of {', '.join(REDUCERS)}; got {self.reducer!r}"
-            )
+            raise GraphError(f"stage {self.output}: expected a reducer of {', '.join(REDUCERS)}; got {self.reducer!r}")
         unknown = variables(self.body) - set(names)
         if unknown:
-            raise GraphError(
-                f"stage {self.output}: body uses {sorted(unknown)}, which are no axes of it ({names})"
-            )
+            raise GraphError(f"stage {self.output}: body uses {sorted(unknown)}, which are no axes of it ({names})")
 
     @property
     def type(self) -> TensorType:

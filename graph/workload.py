@@ -66,9 +66,7 @@ class Workload:
             per_point = sum(
                 1
                 for e in walk(s.body)
-                if isinstance(e, Op)
-                and e.dtype in ("float32", "float64")
-                and e.kind not in ("select", "cast")
+                if isinstance(e, Op) and e.dtype in ("float32", "float64") and e.kind not in ("select", "cast")
             )
             total += s.points * (per_point + (1 if s.reducer else 0))
         return total
@@ -102,9 +100,7 @@ def canonical(
     """
     producers = {n.output: n for n in nodes}
     if output not in producers:
-        raise GraphError(
-            f"workload: expected {output!r} to be defined by the group; it defines {sorted(producers)}"
-        )
+        raise GraphError(f"workload: expected {output!r} to be defined by the group; it defines {sorted(producers)}")
     constant = set(constants)
     order: list[Node] = []
     inputs: list[str] = []

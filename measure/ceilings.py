@@ -147,9 +147,7 @@ class _Probe:
         flops = 2 * chains(self.target) * self.target.lanes(dtype) * FMA_ROUNDS * threads
         return flops / self.best(f"fma_{dtype}", threads, args, 1)
 
-    def stream(
-        self, kind: str, level: str, threads: int, share: int, source: _Pages, sink: _Pages
-    ) -> Bandwidth:
+    def stream(self, kind: str, level: str, threads: int, share: int, source: _Pages, sink: _Pages) -> Bandwidth:
         """One bandwidth: each thread streams ``share`` bytes; a copy has half of them on either side."""
         step = max(16, self.target.vector_bits // 8) * UNROLL
         part = share if kind == "read" else share // 2

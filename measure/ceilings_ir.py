@@ -44,9 +44,7 @@ def _fma(target: Target, dtype: str) -> str:
     ]
     # each accumulator is stored, so that none is dead; what differs between them is only the register
     lines += [f"  store volatile {v} %b{k}, ptr %sink, align 8" for k in range(n)]
-    return "\n".join([*lines, "  ret void", "}"]).replace(
-        "[64 x i8]", f"[{max(64, target.vector_bits // 8)} x i8]"
-    )
+    return "\n".join([*lines, "  ret void", "}"]).replace("[64 x i8]", f"[{max(64, target.vector_bits // 8)} x i8]")
 
 
 def _stream(target: Target, kind: str) -> str:
@@ -151,8 +149,6 @@ def ceilings_module(target: Target) -> str:
     for name, text, rounds in probes:
         parts.append(text)
         entry = _ENTRY + (_PARALLEL if target.threads > 1 else "")
-        parts.append(
-            entry.replace("NAME", name).replace("ROUNDS", str(rounds)).replace("THREADS", str(target.threads))
-        )
+        parts.append(entry.replace("NAME", name).replace("ROUNDS", str(rounds)).replace("THREADS", str(target.threads)))
     head = _DECLARES if target.threads > 1 else ""
     return "\n".join([head, *parts, "!0 = !{i32 1}", ""])

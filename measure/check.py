@@ -114,9 +114,7 @@ class Reference:
         self.jumps = jumps(workload)
         floats = {t.dtype for t in workload.types.values()} & FLOATS
         self._float = "float32" if "float32" in floats else "float64"
-        self._length = 1 + sum(
-            math.prod(e for _, e in s.reduce) for s in workload.stages.values() if s.reduce
-        )
+        self._length = 1 + sum(math.prod(e for _, e in s.reduce) for s in workload.stages.values() if s.reduce)
         trials = [self._trial(INTEGERS, True)] if exact_possible(workload) else []
         self.trials: tuple[Trial, ...] = (*trials, self._random())
 
@@ -196,9 +194,7 @@ class Reference:
         flat, want = got.reshape(-1), expected.reshape(-1)
         if dtype not in FLOATS:
             stored = flat.view(np.uint8) if dtype == "bool" else flat
-            want = (
-                want.astype(np.bool_).view(np.uint8) if dtype == "bool" else want.astype(numpy_dtype(dtype))
-            )
+            want = want.astype(np.bool_).view(np.uint8) if dtype == "bool" else want.astype(numpy_dtype(dtype))
             limit = 0 if trial.exact or not self.jumps else max(2, int(_JUMPS * flat.size))
             return _count(stored != want, stored, want, limit, "equal values")
         ratio = EPSILON[self._float] / EPSILON["float32"]
@@ -206,9 +202,7 @@ class Reference:
         absolute = 0.0 if trial.exact else 32 * EPSILON[self._float] * math.sqrt(self._length) * trial.scale
         return self._floats(flat, want, trial, relative, absolute, numpy_dtype(dtype))
 
-    def _floats(
-        self, got: Any, want: Any, trial: Trial, relative: float, absolute: float, dtype: Any
-    ) -> Verdict:
+    def _floats(self, got: Any, want: Any, trial: Trial, relative: float, absolute: float, dtype: Any) -> Verdict:
         squares, reference_squares, worst, wrong = 0.0, 0.0, 0.0, 0
         first = -1
         with np.errstate(all="ignore"):
@@ -239,9 +233,7 @@ class Reference:
             return Verdict(worst, f"{wrong} of {got.size} elements are wrong; {text}")
         whole = relative + 32 * EPSILON[self._float] * math.sqrt(self._length)
         if not trial.exact and not wrong and norm > whole:
-            return Verdict(
-                worst, f"relative error of the whole: expected at most {whole:.2g}; got {norm:.3g}"
-            )
+            return Verdict(worst, f"relative error of the whole: expected at most {whole:.2g}; got {norm:.3g}")
         return Verdict(0.0 if wrong and not math.isfinite(worst) else worst, None)
 
 
@@ -261,6 +253,4 @@ def _count(bad: Any, got: Any, want: Any, limit: int, how: str) -> Verdict:
     wrong = int(np.count_nonzero(bad))
     if wrong <= limit:
         return Verdict(0.0, None)
-    return Verdict(
-        math.inf, f"{wrong} of {got.size} elements are wrong; {_at(int(np.argmax(bad)), got, want, how)}"
-    )
+    return Verdict(math.inf, f"{wrong} of {got.size} elements are wrong; {_at(int(np.argmax(bad)), got, want, how)}")

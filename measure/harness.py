@@ -51,9 +51,7 @@ class Guarded:
         ):
             wrong = np.flatnonzero(band != CANARY)
             if wrong.size:
-                return (
-                    f"{wrong.size} bytes {where} it were written to, the first at byte {base + int(wrong[0])}"
-                )
+                return f"{wrong.size} bytes {where} it were written to, the first at byte {base + int(wrong[0])}"
         return None
 
 
@@ -118,9 +116,7 @@ class Harness:
         buffers = dict(shared or {})
         if _SCRATCH not in buffers:
             layout = self.built.layout
-            buffers[_SCRATCH] = Guarded(
-                max(64, layout.thread_bytes * self.built.target.threads), len(layout.names)
-            )
+            buffers[_SCRATCH] = Guarded(max(64, layout.thread_bytes * self.built.target.threads), len(layout.names))
         return Bound(self, inputs, buffers)
 
     def prepare(self, bound: Bound) -> None:

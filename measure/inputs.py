@@ -49,9 +49,7 @@ def integer_ranges(workload: Workload, wide: bool) -> dict[str, tuple[int, int]]
 
 
 def _inputs_of(e: Expr, depends: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    return frozenset[str]().union(
-        *(depends.get(n.tensor, frozenset()) for n in walk(e) if isinstance(n, Load))
-    )
+    return frozenset[str]().union(*(depends.get(n.tensor, frozenset()) for n in walk(e) if isinstance(n, Load)))
 
 
 def _restrict(e: Op, depends: Mapping[str, frozenset[str]], out: dict[str, tuple[int, int]]) -> None:
@@ -66,9 +64,7 @@ def _restrict(e: Op, depends: Mapping[str, frozenset[str]], out: dict[str, tuple
             out[name] = 0, min(high, 3)
 
 
-def _narrow(
-    workload: Workload, depends: Mapping[str, frozenset[str]], out: dict[str, tuple[int, int]]
-) -> bool:
+def _narrow(workload: Workload, depends: Mapping[str, frozenset[str]], out: dict[str, tuple[int, int]]) -> bool:
     """Narrow the inputs of the first index that may leave its tensor; False if there is none to narrow."""
     ranges = Ranges(workload, dict(out))
     for stage, load in ranges.loads():
@@ -114,9 +110,7 @@ def generate(workload: Workload, kind: str, seed: int) -> dict[str, Array]:
 
 
 def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, kind: str) -> Any:
-    value: Any = np.asarray(
-        rng.standard_normal(shape, dtype=np.float32 if dtype == "float32" else np.float64)
-    )
+    value: Any = np.asarray(rng.standard_normal(shape, dtype=np.float32 if dtype == "float32" else np.float64))
     if kind == POSITIVE:
         value = np.abs(value) + np.asarray(0.125, dtype)
     elif kind == SMALL:

@@ -72,9 +72,7 @@ class Job:
         reason = str(answer.get("stop_reason", ""))
         if status == "ok" and reason == "cutoff":
             status = "pruned_slow"
-            error = (
-                f"about {answer['median_ns']:.0f} ns: more than {self.request.policy.cutoff} times the best"
-            )
+            error = f"about {answer['median_ns']:.0f} ns: more than {self.request.policy.cutoff} times the best"
         return Outcome(
             status,
             float(answer["median_ns"]) if status == "ok" else None,
@@ -90,8 +88,9 @@ class Job:
 
     def duplicate(self, earlier: Outcome) -> Outcome:
         """The outcome of code that was measured before."""
-        if earlier.median_ns is not None:
-            said = f"a median of {earlier.median_ns:.0f} ns"
-        else:
-            said = f"{earlier.status}: {earlier.error}"
+        said = (
+            f"a median of {earlier.median_ns:.0f} ns"
+            if earlier.median_ns is not None
+            else f"{earlier.status}: {earlier.error}"
+        )
         return self.failed("duplicate", f"the same code as an earlier candidate, which gave {said}")

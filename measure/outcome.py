@@ -60,9 +60,7 @@ class Outcome:
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
-            raise ValueError(
-                f"status of an outcome: expected one of {', '.join(STATUSES)}; got {self.status!r}"
-            )
+            raise ValueError(f"status of an outcome: expected one of {', '.join(STATUSES)}; got {self.status!r}")
         if (self.status == "ok") != (self.median_ns is not None):
             expected = "a median" if self.status == "ok" else "no median"
             raise ValueError(f"outcome {self.status}: expected {expected}; got {self.median_ns!r}")
@@ -82,7 +80,5 @@ class Outcome:
         known = {f.name for f in fields(Outcome)}
         unknown = sorted(set(data) - known)
         if unknown or "status" not in data:
-            raise ValueError(
-                f"outcome: expected the fields {', '.join(sorted(known))}; got {', '.join(sorted(data))}"
-            )
+            raise ValueError(f"outcome: expected the fields {', '.join(sorted(known))}; got {', '.join(sorted(data))}")
         return Outcome(**{**data, "samples_ns": tuple(data.get("samples_ns", ()))})

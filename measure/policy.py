@@ -52,9 +52,7 @@ class Policy:
             expect(getattr(self, name) > 0, name, "a number above 0")
         expect(0 <= self.min_time_s <= self.max_time_s, "min_time_s", f"0 to max_time_s ({self.max_time_s})")
         expect(self.min_samples >= 1, "min_samples", "at least 1")
-        expect(
-            self.max_samples >= self.min_samples, "max_samples", f"at least min_samples ({self.min_samples})"
-        )
+        expect(self.max_samples >= self.min_samples, "max_samples", f"at least min_samples ({self.min_samples})")
         expect(self.cutoff is None or self.cutoff > 1, "cutoff", "a number above 1, or None")
         expect(self.seed >= 0, "seed", "at least 0")
 

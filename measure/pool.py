@@ -56,9 +56,7 @@ class Pool:
         if slot.process is not None and (not slot.process.alive or slot.process.exited()):
             self.retire(index)  # it ended while idle: nobody's fault
         if slot.process is None:
-            slot.process = WorkerProcess(
-                self._command, environment(os.environ, self._threads), self._greeting
-            )
+            slot.process = WorkerProcess(self._command, environment(os.environ, self._threads), self._greeting)
             slot.generation += 1
             slot.used = slot.told = 0
             slot.reference = None

@@ -17,9 +17,7 @@ Range = tuple[float, float]
 EVERYTHING: Range = (-math.inf, math.inf)
 BOOL: Range = (0, 1)
 _MANTISSA = {"float32": 2.0**24, "float64": 2.0**53}
-_EXACT = frozenset(
-    {"add", "sub", "mul", "max", "min", "neg", "abs", "select", "cast", "isnan", "isinf"} | ROUNDING
-)
+_EXACT = frozenset({"add", "sub", "mul", "max", "min", "neg", "abs", "select", "cast", "isnan", "isinf"} | ROUNDING)
 
 
 def of_type(dtype: str) -> Range:

@@ -132,9 +132,7 @@ class Clock:
             flush, double = _Buffer(size), _Buffer(2 * size)
             once = statistics.median(self.cold(subject, 1, flush) for _ in range(5))
             twice = statistics.median(self.cold(subject, 1, double) for _ in range(5))
-            seen.append(
-                f"{size >> 20} MiB: {once / hot:.2f} times hot ({twice / hot:.2f} with twice the bytes)"
-            )
+            seen.append(f"{size >> 20} MiB: {once / hot:.2f} times hot ({twice / hot:.2f} with twice the bytes)")
             if once > 1.2 * hot and twice < 1.5 * once:
                 return flush
             size *= 2

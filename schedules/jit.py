@@ -89,7 +89,9 @@ def target_machine(target: Target, for_jit: bool) -> Any:
     try:
         description = llvm.Target.from_triple(target.triple)
     except RuntimeError as error:
-        raise CompileError(f"target {target.name}: LLVM has no code generator for {target.triple!r} ({error})") from error
+        raise CompileError(
+            f"target {target.name}: LLVM has no code generator for {target.triple!r} ({error})"
+        ) from error
     return description.create_target_machine(
         cpu=target.cpu, features=",".join(target.features), opt=3, reloc="default" if for_jit else "pic", jit=for_jit
     )

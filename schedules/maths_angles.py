@@ -49,8 +49,7 @@ def _reduce_angle(e: Emitter, x: Value) -> tuple[Value, Value]:
     for start, *numbers in TWO_OVER_PI[1:]:
         far = a >= start
         scale, high, low = (
-            e.select(far, e.as_value(new, DOUBLE), old)
-            for new, old in zip(numbers, (scale, high, low), strict=True)
+            e.select(far, e.as_value(new, DOUBLE), old) for new, old in zip(numbers, (scale, high, low), strict=True)
         )
     a = a * scale
     turns = a * high

@@ -55,7 +55,6 @@ class Inline(Step):
     """``t = f(c); y = g(t)``  ->  ``y = g(f(c))``."""
 
 
-
 @dataclass(frozen=True, order=True, slots=True)
 class At(Step):
     """``for i: s[i] = …`` and ``for i: y[i] = g(s[i])``  ->  ``for i: (s = …; y[i] = g(s))``."""
@@ -119,7 +118,6 @@ class Pack(Step):
 @dataclass(frozen=True, order=True, slots=True)
 class Stream(Step):
     """``y[i] = v``  ->  the same store with a non-temporal hint."""
-
 
 
 KEYWORDS: dict[type[Step], str] = {

@@ -133,9 +133,7 @@ class Target:
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:
-            raise TargetError(
-                f"target as JSON: expected one JSON object; got {text[:60]!r}: {error}"
-            ) from error
+            raise TargetError(f"target as JSON: expected one JSON object; got {text[:60]!r}: {error}") from error
         if not isinstance(data, dict):
             raise TargetError(f"target as JSON: expected one JSON object; got {text[:60]!r}")
         return Target.from_mapping(data)
@@ -179,9 +177,7 @@ class Target:
         try:
             data = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            raise TargetError(
-                f"target {name!r}: expected TOML in targets/{name}.toml; got: {error}"
-            ) from error
+            raise TargetError(f"target {name!r}: expected TOML in targets/{name}.toml; got: {error}") from error
         return Target.from_mapping({"name": name, **data})
 
     @staticmethod

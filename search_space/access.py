@@ -99,9 +99,7 @@ def accesses(stage: PStage, phase: Phase, sketch: Sketch) -> list[Access]:
         for a, e in reversed(stage.axes):
             dims.append((e, ((a, 1),)))
             inner *= e
-        out["store",] = Access(
-            stage.name, SIZES[t.dtype], t.size, tuple(reversed(dims)), True, False, False, False
-        )
+        out["store",] = Access(stage.name, SIZES[t.dtype], t.size, tuple(reversed(dims)), True, False, False, False)
     return list(out.values())
 
 
@@ -111,9 +109,7 @@ def access(load: Load, t: TensorType, extents: Mapping[str, int], packed: bool, 
     nbytes = SIZES[load.dtype]
     if flat is None:
         used = tuple((a, 1) for a in sorted(variables(load.index[0])))
-        return Access(
-            load.tensor, nbytes, t.size, ((t.size, used),) if used else (), False, packed, constant, True
-        )
+        return Access(load.tensor, nbytes, t.size, ((t.size, used),) if used else (), False, packed, constant, True)
     terms: list[list[tuple[str, int]]] = [[] for _ in t.shape]
     strides = t.strides
     for a, c in flat.terms if strides else ():

@@ -42,7 +42,9 @@ def attention_sketches(workload: Workload, target: Target) -> list[Sketch]:
     for s in stages:
         if s.output == workload.output or s is second:
             continue
-        row_value = s.type.size * 4 <= first.type.size and any(t in attached for t in s.sources)  # a reciprocal of a sum
+        row_value = s.type.size * 4 <= first.type.size and any(
+            t in attached for t in s.sources
+        )  # a reciprocal of a sum
         if s is first or s.reducer is not None or (_is_maths(s) and len(reads[s.output]) > 1) or row_value:
             attached.append(s.output)
         else:
@@ -96,7 +98,11 @@ def _sketches(workload: Workload, target: Target, phase: Phase, base: list[Step]
     params = [
         Param("t", tuple(t for t in (1, 2, 3, 4, 6) if t <= extents[i]), "rows repeated in registers"),
         Param("b", (1, 2, 4, 8, 16), "register tiles of rows in a block"),
-        Param("v", tuple(v for v in (lanes, 2 * lanes, 4 * lanes) if v <= extents[d]), "width of the vectors of the output"),
+        Param(
+            "v",
+            tuple(v for v in (lanes, 2 * lanes, 4 * lanes) if v <= extents[d]),
+            "width of the vectors of the output",
+        ),
         Param("w", tuple(w for w in (lanes, 2 * lanes) if w <= extents[j]), "width of the vectors of the scores"),
         Param("u", (1, 2, 4), "unrolling of the columns of the second product"),
         Param("k", tuple(k for k in (1, 2, 4) if k <= extents[scores.reduce[-1][0]]), "unrolling of the first product"),

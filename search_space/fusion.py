@@ -145,7 +145,9 @@ class _Fuser:
             if load.tensor not in inside:
                 continue
             shape = self.graph.types[load.tensor].shape
-            if not all(isinstance(i, Var) or (isinstance(i, Const) and e == 1) for i, e in zip(load.index, shape, strict=True)):
+            if not all(
+                isinstance(i, Var) or (isinstance(i, Const) and e == 1) for i, e in zip(load.index, shape, strict=True)
+            ):
                 return False
             if not rows and len({i.name for i in load.index if isinstance(i, Var)}) != sum(
                 isinstance(i, Var) for i in load.index
@@ -195,4 +197,3 @@ class _Fuser:
             else:
                 raise AssertionError("fusion made groups that wait for each other")
         return out
-

@@ -99,9 +99,7 @@ def _sketch(
     return Sketch(name, workload, target, tuple(template), tuple(params), (), leader.name, preferred)
 
 
-def _scalar(
-    workload: Workload, target: Target, leader: PStage, base: list[Step], extra: list[Step | Open]
-) -> Sketch:
+def _scalar(workload: Workload, target: Target, leader: PStage, base: list[Step], extra: list[Step | Open]) -> Sketch:
     return Sketch("map[scalar]", workload, target, (*base, *extra), (), (), leader.name, {})
 
 

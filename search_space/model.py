@@ -133,25 +133,18 @@ def _phase(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.int64]]
         for step in sketch.template:
             if isinstance(step, Pack) and step.stage == stage.name:
                 factor = product_factors(stage.body)[step.factor]
-                if not {load.tensor for load in loads(factor)} <= {
-                    k for k, _, c in sketch.workload.inputs if c
-                }:
+                if not {load.tensor for load in loads(factor)} <= {k for k, _, c in sketch.workload.inputs if c}:
                     used = variables(factor)
                     nbytes = float(np.prod([stage.extents[a] for a in used])) * SIZES[factor.dtype]
                     pack_bytes, packs = pack_bytes + nbytes, packs + 1
                     last = step.layout[-1].rsplit(".", 1)[0]
-                    if any(
-                        a is None or a.coefficient(last) != 1
-                        for a in (affine(x.index[0]) for x in loads(factor))
-                    ):
+                    if any(a is None or a.coefficient(last) != 1 for a in (affine(x.index[0]) for x in loads(factor))):
                         pack_strided += nbytes
     parallel: Floats = np.ones(n)
     for loop in stages[-1].loops[:count]:
         parallel = parallel * np.ceil(loop.trips)
     in_memory = _in_memory(phase, stages, outer, position)
-    whole = tuple(
-        replace(m, buffered=_buffered(s, in_memory)) for s, m in zip(phase.stages, stages, strict=True)
-    )
+    whole = tuple(replace(m, buffered=_buffered(s, in_memory)) for s, m in zip(phase.stages, stages, strict=True))
     return PhaseModel(whole, parallel, position, pack_bytes, pack_strided, packs)
 
 
@@ -187,15 +180,11 @@ def _sizes(
     return out
 
 
-def _order(
-    stage: PStage, sketch: Sketch, sizes: Mapping[str, list[Floats]], first: Mapping[str, int]
-) -> list[str]:
+def _order(stage: PStage, sketch: Sketch, sizes: Mapping[str, list[Floats]], first: Mapping[str, int]) -> list[str]:
     for step in sketch.template:
         if isinstance(step, Order) and step.stage == stage.name:
             return list(step.loops)
-    return [
-        f"{a}.{k}" for a, _ in stage.axes + stage.reduce for k in range(first.get(a, 0), len(sizes[a]) + 1)
-    ]
+    return [f"{a}.{k}" for a, _ in stage.axes + stage.reduce for k in range(first.get(a, 0), len(sizes[a]) + 1)]
 
 
 def _kinds(stage: PStage, sketch: Sketch, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -262,9 +251,7 @@ def _arithmetic(body: Expr, reducer: str | None) -> tuple[int, float, tuple[froz
     of its maths, and the axes of its index comparisons. What computes an index is not counted."""
     ops, maths = (1 if reducer else 0), 0.0
     guards: list[frozenset[str]] = []
-    fused = (
-        1 if reducer == "sum" and isinstance(body, Op) and body.kind == "mul" and body.dtype in FLOATS else 0
-    )
+    fused = 1 if reducer == "sum" and isinstance(body, Op) and body.kind == "mul" and body.dtype in FLOATS else 0
     seen: set[Expr] = set()
     todo = [body]
     while todo:

@@ -59,4 +59,3 @@ def fallback(workload: Workload, target: Target) -> Sketch:
         best = tuple(steps)
         break
     return Sketch("fallback", workload, target, best, (), (), workload.output, {})
-

@@ -47,8 +47,30 @@ class Candidate:
 
 
 def preferred(space: Space) -> list[Candidate]:
-    """The sensible candidate of each sketch; the first is the default of the workload."""
-    return [Candidate(s, tuple(s.preferred[p.name] for p in s.params)) for s in space.sketches]
+    """The sensible candidate of each sketch (the legal point nearest to what its rule prefers); sketches without a legal point are
+    left out."""
+    return [c for s in space.sketches if (c := _preferred(s)) is not None]
+
+
+def _preferred(sketch: Sketch) -> Candidate | None:
+    wanted = np.asarray([[sketch.preferred[p.name] for p in sketch.params]], dtype=np.int64).reshape(
+        1, len(sketch.params)
+    )
+    if not legal(sketch, wanted)[0]:
+        rows = enumerate_points(sketch, 2_000).rows
+        if not len(rows):
+            return None
+        distance = np.abs(np.log2(rows) - np.log2(wanted)).sum(axis=1)
+        wanted = rows[[int(np.argmin(distance))]]
+    return Candidate(sketch, tuple(int(x) for x in wanted[0]))
+
+
+def legal(sketch: Sketch, rows: Ints) -> NDArray[np.bool_]:
+    """Which rows satisfy every constraint of the sketch."""
+    ok = np.ones(len(rows), dtype=np.bool_)
+    for c in sketch.constraints:
+        ok &= c.holds(sketch.columns(rows))
+    return ok
 
 
 class Strategy(Protocol):
@@ -110,7 +132,9 @@ class RankedStrategy:
         keep = order[: self._config.shortlist]
         rest = order[self._config.shortlist :]
         if len(rest):
-            keep = np.concatenate([keep, self._rng.choice(rest, min(len(rest), self._config.shortlist // 6), replace=False)])
+            keep = np.concatenate(
+                [keep, self._rng.choice(rest, min(len(rest), self._config.shortlist // 6), replace=False)]
+            )
         return {int(k): points[int(k)].rows[np.sort(idx[keep][own[keep] == k])] for k in np.unique(own[keep])}
 
     def ask(self, count: int) -> list[Candidate]:
@@ -124,7 +148,7 @@ class RankedStrategy:
         pool.sort()
         chosen: list[Candidate] = []
         taken: dict[int, int] = {}
-        explore = int(round(count * self._config.explore))
+        explore = round(count * self._config.explore)
         most = max(1, int(np.ceil(count * self._config.per_sketch)))
         for _, k, values in pool:
             if len(chosen) >= count - explore:
@@ -162,9 +186,7 @@ class RankedStrategy:
         if not rows:
             return
         near = np.asarray(rows, dtype=np.int64)
-        ok = np.ones(len(near), dtype=np.bool_)
-        for c in sketch.constraints:
-            ok &= c.holds(sketch.columns(near))
+        ok = legal(sketch, near)
         have = self._pool.get(k, np.zeros((0, len(sketch.params)), dtype=np.int64))
         self._pool[k] = np.unique(np.concatenate([have, near[ok]]), axis=0)
 
@@ -236,7 +258,7 @@ class OptunaStrategy:
     def ask(self, count: int) -> list[Candidate]:
         out: list[Candidate] = []
         tries = 0
-        while len(out) < count and tries < 200 * count:
+        while len(out) < count and tries < 25 * count:
             tries += 1
             trial = self.study.ask()
             sketch = self._sketches[trial.suggest_categorical("sketch", list(self._sketches))]
@@ -245,8 +267,7 @@ class OptunaStrategy:
             )
             candidate = Candidate(sketch, values)
             row = np.asarray([values], dtype=np.int64).reshape(1, len(values))
-            legal = all(bool(c.holds(sketch.columns(row))[0]) for c in sketch.constraints)
-            if not legal or candidate.key in self._done:
+            if not legal(sketch, row)[0] or candidate.key in self._done:
                 self.study.tell(trial, state=self._optuna.trial.TrialState.PRUNED)
                 continue
             self._done.add(candidate.key)

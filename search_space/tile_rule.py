@@ -235,7 +235,9 @@ def _blocks(extent: int, unit: int, most: int = 64) -> tuple[int, ...]:
 
 
 def _repeats(extent: int) -> tuple[int, ...]:
-    return tuple(sorted({r for r in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14) if r <= extent} | ({extent} if extent <= 14 else set())))
+    return tuple(
+        sorted({r for r in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14) if r <= extent} | ({extent} if extent <= 14 else set()))
+    )
 
 
 def _unrolls(extent: int) -> tuple[int, ...]:
@@ -318,7 +320,7 @@ def _constraints(
         return out
 
     def bodies(c: Columns) -> Ints:
-        out = 1 + (extents[roles.vector] % c["v"] != 0).astype(np.int64)
+        out: Ints = 1 + (extents[roles.vector] % c["v"] != 0).astype(np.int64)
         for k, a in enumerate(roles.tiled):
             out = out * (1 + (extents[a] % c[f"r{k}"] != 0))
         for k, a in enumerate(a for a, _ in roles.anchor.reduce):
@@ -338,8 +340,11 @@ def _constraints(
         ),
         Constraint(
             "code size",
-            "the unrolled body stays within 512 vector statements, with all remainders within 1800",
-            lambda c: (repeats(c) * vectors(c) * unrolled(c) <= 512) & (repeats(c) * vectors(c) * unrolled(c) * bodies(c) <= 1800),
+            "the unrolled body stays within 256 vector statements, with all remainders within 1000",
+            lambda c: (
+                (repeats(c) * vectors(c) * unrolled(c) <= 256)
+                & (repeats(c) * vectors(c) * unrolled(c) * bodies(c) <= 1000)
+            ),
         ),
         Constraint("vector block", "a block is no larger than the axis", lambda c: block(c, None, roles.vector)),
     ]
@@ -392,7 +397,7 @@ def _reduction_vector(
     constraint = Constraint(
         "registers",
         "accumulators fit the vector registers",
-        lambda c: c["s"] * (c["r0"] if "r0" in c else 1) <= target.vector_registers - 2,
+        lambda c: c["s"] * (c.get("r0", 1)) <= target.vector_registers - 2,
     )
     preferred = {"s": 4, "w": lanes, "r0": 1}
     return [

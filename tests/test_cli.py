@@ -99,7 +99,9 @@ def test_export_import(tmp_path: Path) -> None:
 def test_unsupported_nodes_are_all_named(tmp_path: Path) -> None:
     """One error names every unsupported node with its type."""
     model = tiny(tmp_path / "m.onnx", ["NonMaxSuppression", "Relu", "Det"])
-    refused(call("compile", model, "--shape", "x=4,8", "-o", tmp_path / "m.tw"), 2, "NonMaxSuppression", "Det", "node_0")
+    refused(
+        call("compile", model, "--shape", "x=4,8", "-o", tmp_path / "m.tw"), 2, "NonMaxSuppression", "Det", "node_0"
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"not a model", b"\x08\x07\x12\x04abcd"])
@@ -156,7 +158,9 @@ def test_misses_and_bad_arguments(tmp_path: Path) -> None:
     """A missing record with ``error``, an unknown target, a store that is none, a time that is none."""
     model, shape = tiny(tmp_path / "m.onnx"), ("--shape", "x=4,8")
     store = tmp_path / "r.sqlite"
-    refused(call("compile", model, *shape, "-o", tmp_path / "m.tw", "--store", store, "--on-miss", "error"), 5, "no record")
+    refused(
+        call("compile", model, *shape, "-o", tmp_path / "m.tw", "--store", store, "--on-miss", "error"), 5, "no record"
+    )
     refused(call("best", model, *shape, "--store", store), 5, "missing")
     refused(call("tune", model, *shape, "--target", "abacus"), 2, "abacus", "host")
     refused(call("tune", model, *shape, "--time", "soon"), 2, "soon")

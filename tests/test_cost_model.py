@@ -164,9 +164,7 @@ def test_dataset_refuses_bad_rows(column: str, value: object, message: str) -> N
 
 def test_concat_refuses_other_schemas() -> None:
     data = space(0, 1, 4)
-    with pytest.raises(
-        DatasetError, match=r"data set 1 has feature schema other, expected .* compute its features"
-    ):
+    with pytest.raises(DatasetError, match=r"data set 1 has feature schema other, expected .* compute its features"):
         Dataset.concat([data, Dataset.empty("other", 8)])
     with pytest.raises(DatasetError, match="data set 1 has 3 features, expected 8"):
         Dataset.concat([data, Dataset.empty(SCHEMA.digest, 3)])
@@ -214,9 +212,7 @@ def test_folds_never_split_a_workload() -> None:
 
 
 def test_folds_need_two_workloads() -> None:
-    with pytest.raises(
-        DatasetError, match="expected at least 2 folds and 2 workloads, got 5 folds and 1 workloads"
-    ):
+    with pytest.raises(DatasetError, match="expected at least 2 folds and 2 workloads, got 5 folds and 1 workloads"):
         next(space(0, workloads=1, rows=10).folds())
 
 
@@ -271,17 +267,13 @@ def test_answers_have_one_value_a_candidate(make_ranker: Callable[[], AbstractRa
 
 def test_same_seed_same_predictions(make_learned: Callable[..., AbstractRanker]) -> None:
     data = space(1, 4, 60)
-    first, again, other = (
-        make_learned(seed=seed).fit(data).predict_ns(data.x, data.prior_ns) for seed in (3, 3, 4)
-    )
+    first, again, other = (make_learned(seed=seed).fit(data).predict_ns(data.x, data.prior_ns) for seed in (3, 3, 4))
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_learned_beats_the_prior_on_held_out_workloads(
-    seed: int, make_learned: Callable[..., AbstractRanker]
-) -> None:
+def test_learned_beats_the_prior_on_held_out_workloads(seed: int, make_learned: Callable[..., AbstractRanker]) -> None:
     data = space(seed)
     learned, prior = evaluate(data, make_learned, 4).mean, evaluate(data, PriorOnly, 4).mean
     assert learned.pairwise > 0.85 > prior.pairwise
@@ -362,9 +354,7 @@ def test_rankers_refuse_mismatched_arrays(make_learned: Callable[..., AbstractRa
     ranker = make_learned().fit(data)
     with pytest.raises(FeatureError, match="expected 8 features as in training, got 5"):
         ranker.predict_ns(data.x[:, :5], data.prior_ns)
-    with pytest.raises(
-        FeatureError, match=r"expected features \(N, F\) and priors \(N,\), got \(60, 8\) and \(3,\)"
-    ):
+    with pytest.raises(FeatureError, match=r"expected features \(N, F\) and priors \(N,\), got \(60, 8\) and \(3,\)"):
         ranker.predict_ns(data.x, data.prior_ns[:3])
     with pytest.raises(FeatureError, match="mask illegal rows first"):
         ranker.predict_ns(data.x, np.full(60, np.inf))
@@ -418,11 +408,7 @@ def test_pairwise_accuracy_by_hand() -> None:
     assert pairwise_accuracy(array(1, 2, 3), array(5, FAILED, FAILED)) == pytest.approx(1.0)
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 6), st.sampled_from([1.0, 2.0, 3.0, 5.0, FAILED])), min_size=2, max_size=40
-    )
-)
+@given(st.lists(st.tuples(st.integers(0, 6), st.sampled_from([1.0, 2.0, 3.0, 5.0, FAILED])), min_size=2, max_size=40))
 @settings(max_examples=80, deadline=None)
 def test_pairwise_accuracy_equals_counting_pairs(rows: list[tuple[int, float]]) -> None:
     predicted, times = array(*(row[0] for row in rows)), array(*(row[1] for row in rows), 1.0)
@@ -513,16 +499,12 @@ def saved(tmp_path: Path) -> Path:
     return path
 
 
-def test_untrained_and_scaled_models_are_kept_too(
-    tmp_path: Path, make_ranker: Callable[[], AbstractRanker]
-) -> None:
+def test_untrained_and_scaled_models_are_kept_too(tmp_path: Path, make_ranker: Callable[[], AbstractRanker]) -> None:
     data = space(0, 1, 40)
     for ranker in (make_ranker(), make_ranker().fit(data.take(np.arange(5)))):
         save_model(ranker, tmp_path / "m", SCHEMA, TARGET)
         again = load_model(tmp_path / "m", SCHEMA, TARGET)
-        np.testing.assert_array_equal(
-            again.predict_ns(data.x, data.prior_ns), ranker.predict_ns(data.x, data.prior_ns)
-        )
+        np.testing.assert_array_equal(again.predict_ns(data.x, data.prior_ns), ranker.predict_ns(data.x, data.prior_ns))
 
 
 def test_model_file_says_what_it_belongs_to(saved: Path) -> None:
@@ -555,16 +537,12 @@ def test_failed_save_keeps_the_old_file(saved: Path, monkeypatch: pytest.MonkeyP
 
 def test_save_refuses_a_ranker_of_another_schema(tmp_path: Path) -> None:
     ranker = XGBoostRanker().fit(space(0, 2, 40))
-    with pytest.raises(
-        ModelFileError, match=r"trained on feature schema .* \(version 2\); train it on features"
-    ):
+    with pytest.raises(ModelFileError, match=r"trained on feature schema .* \(version 2\); train it on features"):
         save_model(ranker, tmp_path / "m", FeatureSchema(2, SCHEMA.features), TARGET)
 
 
 def test_load_refuses_another_schema(saved: Path) -> None:
-    with pytest.raises(
-        ModelFileError, match=r"expected feature schema version 2 .* got version 1 .* train a new"
-    ):
+    with pytest.raises(ModelFileError, match=r"expected feature schema version 2 .* got version 1 .* train a new"):
         load_model(saved, FeatureSchema(2, SCHEMA.features), TARGET)
     renamed = (*SCHEMA.features[1:], Feature("bytes_l2", "byte", ""))
     with pytest.raises(ModelFileError, match="without bytes_l2, with the unknown register_tile; train a new"):
@@ -572,9 +550,7 @@ def test_load_refuses_another_schema(saved: Path) -> None:
 
 
 def test_load_refuses_another_target_unless_asked_to_transfer(saved: Path) -> None:
-    with pytest.raises(
-        ModelFileError, match=r"another target: expected cores 4, got 8; train .* target=None"
-    ):
+    with pytest.raises(ModelFileError, match=r"another target: expected cores 4, got 8; train .* target=None"):
         load_model(saved, SCHEMA, {"isa": "avx2", "cores": 4})
     with pytest.raises(ModelFileError, match="expected isa None, got 'avx2'"):
         load_model(saved, SCHEMA, {"cores": 8})
@@ -613,9 +589,7 @@ def with_meta(**changes: object) -> Callable[[dict[str, bytes]], None]:
         (lambda files: files.update({"gate.ubj": b"{"}), "its weights cannot be read"),
     ],
 )
-def test_load_refuses_malformed_archives(
-    saved: Path, change: Callable[[dict[str, bytes]], None], message: str
-) -> None:
+def test_load_refuses_malformed_archives(saved: Path, change: Callable[[dict[str, bytes]], None], message: str) -> None:
     rewrite(saved, change)
     with pytest.raises(ModelFileError, match=message):
         load_model(saved, SCHEMA, TARGET)
@@ -635,9 +609,7 @@ def test_load_refuses_pickles_in_training_arrays(tmp_path: Path) -> None:
 
 
 def test_load_refuses_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(
-        ModelFileError, match="expected a model file, got No such file or directory; train and save"
-    ):
+    with pytest.raises(ModelFileError, match="expected a model file, got No such file or directory; train and save"):
         load_model(tmp_path / "none", SCHEMA, TARGET)
 
 

@@ -31,9 +31,7 @@ def page_name(page: Path) -> str:
 
 def blocks(page: Path, language: str) -> list[str]:
     """The fenced blocks of a language."""
-    return re.findall(
-        rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    )
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
 def runnable(page: Path) -> list[str]:

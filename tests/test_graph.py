@@ -181,9 +181,7 @@ def test_unit_dimensions_are_absorbed() -> None:
 def batch_normalised(conv: Tensor, channels: int) -> Tensor:
     """The operator with random parameters."""
     scale, bias, mean = (conv.graph.constant(random(channels, seed=k)) for k in range(3))
-    return ops.batch_norm(
-        conv, scale, bias, mean, conv.graph.constant(np.abs(random(channels, seed=9)) + 0.5)
-    )
+    return ops.batch_norm(conv, scale, bias, mean, conv.graph.constant(np.abs(random(channels, seed=9)) + 0.5))
 
 
 @pytest.mark.parametrize("group", [1, 2, 4])
@@ -196,11 +194,7 @@ def test_batch_norm_folds_into_convolution(group: int, bias: bool) -> None:
     g.output(batch_normalised(ops.conv(g.input("x", (1, 4, 6, 6)), w, b, group=group), w.shape[0]))
     after = optimise(g)
     kinds = {
-        e.kind
-        for n in after.nodes
-        if isinstance(n, Stage) and not n.reduce
-        for e in walk(n.body)
-        if isinstance(e, Op)
+        e.kind for n in after.nodes if isinstance(n, Stage) and not n.reduce for e in walk(n.body) if isinstance(e, Op)
     }
     assert reductions(after) == 1
     assert passes.count(after)["maps"] == 1
@@ -212,11 +206,7 @@ def test_scaling_folds_into_matrix_products() -> None:
     """A chain of scalar and row-vector arithmetic after a product with constant weights."""
     g = Graph()
     w = g.constant(random(4, 5))
-    y = (
-        (g.input("x", (3, 4)) @ w - g.constant(random(5, seed=1)))
-        * 2
-        / g.constant(np.abs(random(5, seed=2)) + 1)
-    )
+    y = (g.input("x", (3, 4)) @ w - g.constant(random(5, seed=1))) * 2 / g.constant(np.abs(random(5, seed=2)) + 1)
     g.output(3 - y)
     after = optimise(g)
     assert len(after.nodes) == 2

@@ -108,9 +108,7 @@ def test_export_to_a_stream_with_filters(store: Store) -> None:
     assert export_jsonl(store, io.StringIO(), limit=2, workload_hash="3f1c9a") == 2
 
 
-def test_a_failed_export_keeps_the_old_file(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_export_keeps_the_old_file(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.add_many(released())
     path = tmp_path / "out.jsonl"
     path.write_text("precious\n")

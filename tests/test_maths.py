@@ -60,8 +60,7 @@ def compiled(name: str, lanes: int, dtype: str) -> tuple[llvm.ExecutionEngine, C
     vector, size = llvm_type(element, lanes), 4 if dtype == "float32" else 8
     pointers = ["%px", "%py"][:arity]
     loads = "\n".join(
-        f"  %a{n} = getelementptr {element}, ptr {p}, i64 %at\n"
-        f"  %v{n} = load {vector}, ptr %a{n}, align {size}"
+        f"  %a{n} = getelementptr {element}, ptr {p}, i64 %at\n  %v{n} = load {vector}, ptr %a{n}, align {size}"
         for n, p in enumerate(pointers)
     )
     module = llvm.parse_assembly(f"""

@@ -165,9 +165,7 @@ def test_a_wrong_kernel_is_found(text: str, expected: str) -> None:
 
 
 def test_a_small_error_in_one_element_is_found_by_the_exact_trial() -> None:
-    extra = (
-        "  %v0 = load float, ptr %y\n  %v1 = fadd float %v0, 0x3EB0000000000000\n  store float %v1, ptr %y"
-    )
+    extra = "  %v0 = load float, ptr %y\n  %v1 = fadd float %v0, 0x3EB0000000000000\n  store float %v1, ptr %y"
     verdict = check(double(100), doubling(100, extra))
     assert verdict.error is not None
     assert verdict.error.startswith("integers inputs")

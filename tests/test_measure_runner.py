@@ -52,9 +52,7 @@ def requests(schedules: Iterable[str], policy: Policy = QUICK, w: Workload = W) 
     return [Request(w.text, s, TARGET.to_json(), policy) for s in schedules]
 
 
-def fresh(
-    folder: Path, workers: int = 1, policy: Policy = QUICK, memory_bytes: int | None = None
-) -> LocalRunner:
+def fresh(folder: Path, workers: int = 1, policy: Policy = QUICK, memory_bytes: int | None = None) -> LocalRunner:
     return LocalRunner(TARGET, policy, workers, lock_file=folder / "lock", memory_bytes=memory_bytes)
 
 

@@ -130,9 +130,7 @@ def test_functions_are_inlined() -> None:
     model.opset_import.append(helper.make_opsetid("custom", 1))
     got: Any = evaluate(import_onnx(model), {"x": random(3)})[0]
     np.testing.assert_allclose(got, random(3) ** 2 + random(3), rtol=1e-6)
-    crop = make_model(
-        [node("CenterCropPad", "x s", axes=[0])], {"x": [4, 3]}, ["y"], {"s": np.array([2])}, 18
-    )
+    crop = make_model([node("CenterCropPad", "x s", axes=[0])], {"x": [4, 3]}, ["y"], {"s": np.array([2])}, 18)
     got = evaluate(import_onnx(crop), {"x": random(4, 3)})[0]
     np.testing.assert_allclose(got, random(4, 3)[1:3], rtol=1e-6)
 

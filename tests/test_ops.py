@@ -145,9 +145,7 @@ def test_slices_match_numpy(shape: list[int], data: st.DataObject) -> None:
         )
         for _ in shape
     ]
-    want = x[
-        tuple(slice(a, None if s < 0 and b < -n else b, s) for (a, b, s), n in zip(cuts, shape, strict=True))
-    ]
+    want = x[tuple(slice(a, None if s < 0 and b < -n else b, s) for (a, b, s), n in zip(cuts, shape, strict=True))]
     starts, ends, steps = zip(*cuts, strict=True)
     if want.size == 0:
         with pytest.raises(GraphError, match="the result is empty"):
@@ -163,9 +161,7 @@ def test_pads_match_numpy(shape: list[int], mode: Any, data: st.DataObject) -> N
     x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     widths = [(data.draw(st.integers(0, 5)), data.draw(st.integers(0, 5))) for _ in shape]
     before, after = zip(*widths, strict=True)
-    np.testing.assert_array_equal(
-        apply(lambda t: ops.pad(t, before, after, mode=mode), x), np.pad(x, widths, mode)
-    )
+    np.testing.assert_array_equal(apply(lambda t: ops.pad(t, before, after, mode=mode), x), np.pad(x, widths, mode))
 
 
 @settings(max_examples=40, deadline=None)
@@ -248,18 +244,14 @@ def test_conv_matches_scipy(rank: int, group: int) -> None:
     pads, strides, dilations = [1, 2, 0][:rank] + [0, 1, 1][:rank], [2, 1, 1][:rank], [1, 2, 1][:rank]
     got = apply(lambda a, b: ops.conv(a, b, None, strides, dilations, pads, group), x, w)
     padded = np.pad(x, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
-    wide = np.zeros(
-        (*w.shape[:2], *((k - 1) * d + 1 for k, d in zip(w.shape[2:], dilations, strict=True))), np.float32
-    )
+    wide = np.zeros((*w.shape[:2], *((k - 1) * d + 1 for k, d in zip(w.shape[2:], dilations, strict=True))), np.float32)
     spread: Any = (..., *(slice(None, None, d) for d in dilations))
     wide[spread] = w
     per_group = w.shape[0] // group
     for n in range(2):
         for oc in range(w.shape[0]):
             first = oc // per_group * (4 // group)
-            full = sum(
-                signal.correlate(padded[n, first + c], wide[oc, c], "valid") for c in range(4 // group)
-            )
+            full = sum(signal.correlate(padded[n, first + c], wide[oc, c], "valid") for c in range(4 // group))
             want = full[tuple(slice(None, None, s) for s in strides)]
             np.testing.assert_allclose(got[n, oc], want, rtol=1e-4, atol=1e-5)
 
@@ -379,9 +371,7 @@ def test_scatter_of_known_positions() -> None:
     np.testing.assert_array_equal(apply(lambda a, b: ops.scatter_constant(a, b, target), x, updates), want)
     want = x.astype(np.float64)
     np.add.at(want, target, updates)
-    np.testing.assert_allclose(
-        apply(lambda a, b: ops.scatter_constant(a, b, target, "add"), x, updates), want
-    )
+    np.testing.assert_allclose(apply(lambda a, b: ops.scatter_constant(a, b, target, "add"), x, updates), want)
 
 
 def test_integer_upsampling_uses_no_table() -> None:

@@ -126,9 +126,9 @@ def test_misses() -> None:
     assert model.compiled.coverage()[0] == 0
 
 
-_blocks = st.lists(
-    st.tuples(st.integers(1, 4000), st.integers(0, 12), st.integers(0, 5)), min_size=0, max_size=30
-).map(lambda rows: [arena.Block(str(k), n, first, first + life) for k, (n, first, life) in enumerate(rows)])
+_blocks = st.lists(st.tuples(st.integers(1, 4000), st.integers(0, 12), st.integers(0, 5)), min_size=0, max_size=30).map(
+    lambda rows: [arena.Block(str(k), n, first, first + life) for k, (n, first, life) in enumerate(rows)]
+)
 
 
 @given(_blocks)

@@ -268,9 +268,7 @@ def test_a_miss_without_relatives(store: Store) -> None:
 
 
 def test_a_miss_tells_that_nothing_usable_is_stored(store: Store) -> None:
-    store.add_many(
-        [make(status="crash", error="SIGSEGV in kernel"), make(status="crash"), make(status="rejected")]
-    )
+    store.add_many([make(status="crash", error="SIGSEGV in kernel"), make(status="crash"), make(status="rejected")])
     found = miss(store.best("w1", HOST, HOT))
     assert found.reasons == (
         "the key is stored, but none of its candidates stands: 2 crash, 1 rejected",
@@ -286,9 +284,7 @@ def test_lookup_refuses_what_is_no_target(store: Store) -> None:
 
 
 def test_family_best_gives_one_hit_for_each_workload(store: Store) -> None:
-    store.add_many(
-        [make(), make(workload_hash="w2", median_ns=5.0), make(workload_hash="w3", status="crash")]
-    )
+    store.add_many([make(), make(workload_hash="w2", median_ns=5.0), make(workload_hash="w3", status="crash")])
     store.add(make(workload_hash="w4", target={"hard": {}, "soft": {}}))
     assert {h.record.workload_hash: h.time_ns for h in store.family_best("f1", HOST, HOT)} == {
         "w1": 100.0,
@@ -305,9 +301,7 @@ def test_summary_has_a_row_for_each_key(store: Store) -> None:
             make(workload_hash="w2", status="crash"),
         ]
     )
-    store.add(
-        make(target={"hard": HOST["hard"], "soft": {"governor": "other"}}, is_default=True, median_ns=102.0)
-    )
+    store.add(make(target={"hard": HOST["hard"], "soft": {"governor": "other"}}, is_default=True, median_ns=102.0))
     first, second = store.summary()
     assert first.key == make().key()
     assert first.counts == {"crash": 1, "ok": 3}

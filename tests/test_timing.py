@@ -144,9 +144,7 @@ def test_sampling_stops_at_its_limits(clock: Clock, kernels: Kernels) -> None:
     never = 1e-12
     most = time_kernel(clock, subject, Policy(max_time_s=60, max_samples=9, target_noise=never))
     assert (most.stop_reason, len(most.samples_ns)) == ("max_samples", 9)
-    short = time_kernel(
-        clock, subject, Policy(min_time_s=0, max_time_s=1e-6, max_samples=10**6, target_noise=never)
-    )
+    short = time_kernel(clock, subject, Policy(min_time_s=0, max_time_s=1e-6, max_samples=10**6, target_noise=never))
     assert short.stop_reason == "max_time"
     assert len(short.samples_ns) <= 3
 
@@ -212,9 +210,7 @@ def test_the_noise_floor_is_a_share(clock: Clock, kernels: Kernels) -> None:
 # ---------------------------------------------------------------- cold
 
 
-def test_the_flush_is_larger_than_the_caches_and_a_cold_call_is_slower(
-    clock: Clock, kernels: Kernels
-) -> None:
+def test_the_flush_is_larger_than_the_caches_and_a_cold_call_is_slower(clock: Clock, kernels: Kernels) -> None:
     flush = clock.flush_buffer()
     assert flush.data.nbytes >= 2 * TARGET.l3_bytes
     assert clock.flush_buffer() is flush  # tested once

@@ -215,5 +215,7 @@ def test_kill_at_random_moments_loses_nothing(tmp_path: Path) -> None:
             assert count >= total + finished
             assert count <= total + finished + 1
             total = count
-            ids = [(r.workload_hash, r.candidate) for r in store.records() if r.strategy != "confirm" and not r.is_default]
+            ids = [
+                (r.workload_hash, r.candidate) for r in store.records() if r.strategy != "confirm" and not r.is_default
+            ]
             assert len(ids) == len(set(ids))

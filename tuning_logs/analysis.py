@@ -157,8 +157,6 @@ def spearman(one: Iterable[float], other: Iterable[float]) -> float | None:
 
 def _ranks(values: Iterable[float]) -> npt.NDArray[np.float64]:
     """Ranks from 0; equal values share the mean of theirs."""
-    _, inverse, counts = np.unique(
-        np.asarray(list(values), dtype=np.float64), return_inverse=True, return_counts=True
-    )
+    _, inverse, counts = np.unique(np.asarray(list(values), dtype=np.float64), return_inverse=True, return_counts=True)
     after = np.cumsum(counts)
     return np.asarray((after - 1 - (counts - 1) / 2)[inverse], dtype=np.float64)

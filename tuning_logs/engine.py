@@ -108,17 +108,13 @@ def _check_file(location: Location, path: Path, read_only: bool) -> None:
             )
         if not path.exists():
             if read_only:
-                raise StoreError(
-                    f"store {location.text}: expected an existing file to read, got none; tune first"
-                )
+                raise StoreError(f"store {location.text}: expected an existing file to read, got none; tune first")
             path.parent.mkdir(parents=True, exist_ok=True)
             return
         with path.open("rb") as stream:
             start = stream.read(len(_HEADER))
     except OSError as error:
-        raise StoreError(
-            f"store {location.text}: expected a file that can be opened, got: {error}"
-        ) from error
+        raise StoreError(f"store {location.text}: expected a file that can be opened, got: {error}") from error
     if start not in (b"", _HEADER):
         raise StoreError(
             f"store {location.text}: expected an SQLite database, got a file that starts with {start!r}; "
@@ -144,9 +140,7 @@ def _connect(location: Location, read_only: bool) -> sqlite3.Connection:
 
 
 def _configured(uri: str, read_only: bool) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-    )
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA foreign_keys = ON")
         if read_only:

@@ -86,9 +86,7 @@ def ranked(connection: sa.Connection, reader: Reader, key: Key) -> Iterator[Stan
         size = min(2 * size, _LAST_PAGE)
 
 
-def _judge(
-    connection: sa.Connection, reader: Reader, key_digest: str, candidates: list[str]
-) -> Iterator[Standing]:
+def _judge(connection: sa.Connection, reader: Reader, key_digest: str, candidates: list[str]) -> Iterator[Standing]:
     measurements: list[tuple[int, Record]] = []
     for batch in batches(candidates):
         measurements += reader.records(
@@ -158,9 +156,7 @@ def _shown(value: object) -> str:
 
 
 def _counts(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> dict[str, int]:
-    rows = connection.execute(
-        sa.select(RECORDS.c.status, sa.func.count()).where(condition).group_by(RECORDS.c.status)
-    )
+    rows = connection.execute(sa.select(RECORDS.c.status, sa.func.count()).where(condition).group_by(RECORDS.c.status))
     return {status: count for status, count in rows}
 
 

@@ -113,9 +113,7 @@ def _status(name: str, value: object) -> str:
 def _schema(name: str, value: object) -> int:
     version = check.integer(name, value, 1)
     if version > SCHEMA_VERSION:
-        refuse(
-            name, f"a schema version up to {SCHEMA_VERSION} (newer records need a newer tilewright)", value
-        )
+        refuse(name, f"a schema version up to {SCHEMA_VERSION} (newer records need a newer tilewright)", value)
     return version
 
 
@@ -208,9 +206,7 @@ class Record:
         self._derive("target_hash", digest(canonical_json(self.target["hard"])))
         self._derive("policy_hash", digest(self.policy))
         if (self.status == "ok") != (self.median_ns is not None):
-            expected = (
-                "a number > 0, because status is ok" if self.status == "ok" else f"null for {self.status}"
-            )
+            expected = "a number > 0, because status is ok" if self.status == "ok" else f"null for {self.status}"
             refuse("median_ns", expected, self.median_ns)
         clash = sorted(set(self.extra) & _NAMES)
         if clash:
@@ -245,9 +241,7 @@ class Record:
         """The record of a JSON object. Raises `RecordError`."""
         if not isinstance(data, dict):
             refuse("(whole line)", "a JSON object", data)
-        _schema(
-            "schema", data.get("schema")
-        )  # before anything else: a newer schema may lack or rename fields
+        _schema("schema", data.get("schema"))  # before anything else: a newer schema may lack or rename fields
         missing = sorted(_REQUIRED - set(data))
         if missing:
             refuse(missing[0], "a value", "nothing: the field is missing")

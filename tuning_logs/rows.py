@@ -64,15 +64,11 @@ class Reader:
         self.unreadable: dict[int, str] = {}  # row number -> reason
         self._contexts: dict[int, dict[str, Any]] = {}
 
-    def records(
-        self, connection: sa.Connection, condition: sa.ColumnElement[bool]
-    ) -> list[tuple[int, Record]]:
+    def records(self, connection: sa.Connection, condition: sa.ColumnElement[bool]) -> list[tuple[int, Record]]:
         """All readable `(row number, record)` that fulfil `condition`, in the order they were added."""
         return self.read(connection, select_rows().where(condition).order_by(RECORDS.c.id))
 
-    def read(
-        self, connection: sa.Connection, statement: sa.Select[tuple[int, int, str]]
-    ) -> list[tuple[int, Record]]:
+    def read(self, connection: sa.Connection, statement: sa.Select[tuple[int, int, str]]) -> list[tuple[int, Record]]:
         """The readable rows of a `select_rows()` statement, in its order."""
         rows = connection.execute(statement).all()
         self._load_contexts(connection, {row.context_id for row in rows})

@@ -39,9 +39,7 @@ class Store:
     def __init__(self, url_or_path: str | Path | None = None, read_only: bool = False) -> None:
         self._location = engines.locate(url_or_path)
         if read_only and self._location == engines.locate(":memory:"):
-            raise StoreError(
-                "store :memory:: expected a file or a database to read, got an empty memory store"
-            )
+            raise StoreError("store :memory:: expected a file or a database to read, got an empty memory store")
         self.read_only = read_only
         self._closed = False
         self._reader = Reader()
@@ -82,9 +80,7 @@ class Store:
         """
         batch = list(records)
         if self.read_only:
-            raise StoreError(
-                f"store {self.path_text}: expected a store opened for writing, got read_only=True"
-            )
+            raise StoreError(f"store {self.path_text}: expected a store opened for writing, got read_only=True")
         if not batch:
             return 0
         context_ids = dict(self._context_ids)
@@ -160,9 +156,7 @@ class Store:
             order = ranked(connection, self._reader, asked.key)
             return [hit(item, asked.target) for _, item in zip(range(n), order, strict=False)]
 
-    def family_best(
-        self, family: str, target: Mapping[str, object], policy: str | Mapping[str, object]
-    ) -> list[Hit]:
+    def family_best(self, family: str, target: Mapping[str, object], policy: str | Mapping[str, object]) -> list[Hit]:
         """The winner of each workload of a family: what a lookup of another shape may try.
 
         Raises as `best` does.
@@ -234,9 +228,7 @@ class Store:
     @contextlib.contextmanager
     def _transaction(self, write: bool = False) -> Iterator[sa.Connection]:
         if self._closed:
-            raise StoreError(
-                f"store {self.path_text}: expected an open store, got a closed one; open it again"
-            )
+            raise StoreError(f"store {self.path_text}: expected an open store, got a closed one; open it again")
         engine = engines.for_writing(self._engine) if write else self._engine
         try:
             with self._turn, engine.begin() as connection:

@@ -81,9 +81,7 @@ def check_layout(connection: sa.Connection) -> int | None:
         return None
     version: int | None = connection.scalar(sa.select(sa.func.max(LAYOUT.c.version)))
     if version is None:
-        raise LayoutError(
-            "expected a layout version, got none; the store is damaged: export it from a backup"
-        )
+        raise LayoutError("expected a layout version, got none; the store is damaged: export it from a backup")
     if version > LAYOUT_VERSION:
         raise LayoutError(
             f"expected layout version {LAYOUT_VERSION} or older, got {version}: "

@@ -168,9 +168,7 @@ def _parse(raw: bytes, torn: bool) -> Record:
     except UnicodeDecodeError as error:
         raise RecordError(f"expected UTF-8 text, got other bytes ({error})") from error
     except RecordError as error:
-        hint = (
-            "the line does not end: it was cut off while being written, or is far too long; " if torn else ""
-        )
+        hint = "the line does not end: it was cut off while being written, or is far too long; " if torn else ""
         raise RecordError(f"{hint}{error}") from error
 
 

@@ -40,12 +40,8 @@ def bind_inputs(
             full = [symbols.get(d, d) if isinstance(d, str) else d for d in dims]
             if any(isinstance(d, str) for d in full):
                 text = ", ".join(str(d) for d in dims)
-                example = ",".join(
-                    str(d) if isinstance(d, int) else "1" if k == 0 else "N" for k, d in enumerate(full)
-                )
-                unbound.append(
-                    f"{i.name!r} has dynamic dimensions [{text}]: bind them with --shape {i.name}={example}"
-                )
+                example = ",".join(str(d) if isinstance(d, int) else "1" if k == 0 else "N" for k, d in enumerate(full))
+                unbound.append(f"{i.name!r} has dynamic dimensions [{text}]: bind them with --shape {i.name}={example}")
             bound[i.name] = tuple(d for d in full if isinstance(d, int))
     if unbound:
         raise ImportFailure("input " + "; input ".join(unbound))
@@ -63,8 +59,7 @@ def _dimensions(info: ValueInfoProto) -> tuple[_Dim, ...] | None:
     if not t.HasField("shape"):
         return None
     return tuple(
-        int(d.dim_value) if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or "?"
-        for d in t.shape.dim
+        int(d.dim_value) if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or "?" for d in t.shape.dim
     )
 
 
@@ -75,15 +70,11 @@ def _dtype(info: ValueInfoProto) -> str:
     text = TensorProto.DataType.Name(element).lower()
     name = "" if text == "string" or element == 0 else np.dtype(helper.tensor_dtype_to_np_dtype(element)).name
     if name not in SIZES or text not in (name, {"float32": "float", "float64": "double"}.get(name)):
-        raise ImportFailure(
-            f"input {info.name!r}: data type {text} is not supported; convert the model to float32"
-        )
+        raise ImportFailure(f"input {info.name!r}: data type {text} is not supported; convert the model to float32")
     return name
 
 
-def _symbols(
-    declared: Mapping[str, tuple[_Dim, ...] | None], shapes: Mapping[str, Sequence[int]]
-) -> dict[str, int]:
+def _symbols(declared: Mapping[str, tuple[_Dim, ...] | None], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """Sizes of named dimensions that the given shapes agree on; another input of the same symbol gets them
     too."""
     seen: dict[str, set[int]] = {}
@@ -101,9 +92,7 @@ def _checked(name: str, dims: tuple[_Dim, ...] | None, given: tuple[int, ...]) -
         return given
     text = ", ".join(str(d) for d in dims)
     if len(dims) != len(given):
-        raise ImportFailure(
-            f"input {name!r}: expected a shape of {len(dims)} dimensions [{text}]; got {given}"
-        )
+        raise ImportFailure(f"input {name!r}: expected a shape of {len(dims)} dimensions [{text}]; got {given}")
     for d, size in zip(dims, given, strict=True):
         if isinstance(d, int) and d != size:
             raise ImportFailure(f"input {name!r}: expected a shape that fits [{text}]; got {given}")

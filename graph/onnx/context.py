@@ -67,9 +67,7 @@ class Constants:
 class Node:
     """One ONNX node with its input values: attributes and inputs by position, typed, with defaults."""
 
-    def __init__(
-        self, proto: NodeProto, inputs: Sequence[Value | None], opset: int, constants: Constants
-    ) -> None:
+    def __init__(self, proto: NodeProto, inputs: Sequence[Value | None], opset: int, constants: Constants) -> None:
         self.proto = proto
         self.inputs = inputs
         self.opset = opset

@@ -40,9 +40,7 @@ def read_model(source: str | os.PathLike[str] | ModelProto) -> ModelProto:
     for tensor in _tensors(model.graph):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             if path is None:
-                raise ImportFailure(
-                    f"tensor {tensor.name!r} is in an external file; import the model by its path"
-                )
+                raise ImportFailure(f"tensor {tensor.name!r} is in an external file; import the model by its path")
             _load_external(tensor, path)
     return inliner.inline_local_functions(model) if model.functions else model
 
@@ -64,9 +62,7 @@ def expand_functions(model: ModelProto, supported: Container[str]) -> ModelProto
         if not found:
             break
         try:
-            model = inliner.inline_selected_functions(
-                _typed(model), sorted(found), inline_schema_functions=True
-            )
+            model = inliner.inline_selected_functions(_typed(model), sorted(found), inline_schema_functions=True)
         except (RuntimeError, shape_inference.InferenceError):  # absent optional inputs, contradicting types
             break
     return model
@@ -98,9 +94,7 @@ def _parse(path: Path) -> ModelProto:
     try:
         model.ParseFromString(data)
     except DecodeError as e:
-        raise ImportFailure(
-            f"{path}: not an ONNX model, or truncated ({len(data)} bytes do not parse)"
-        ) from e
+        raise ImportFailure(f"{path}: not an ONNX model, or truncated ({len(data)} bytes do not parse)") from e
     return model
 
 
@@ -138,9 +132,7 @@ def _load_external(tensor: TensorProto, model_path: Path) -> None:
             f.seek(offset)
             data = f.read(length) if length >= 0 else f.read()
     except ValueError as e:
-        raise ImportFailure(
-            f"{model_path}: external data of {tensor.name!r} has a bad offset or length"
-        ) from e
+        raise ImportFailure(f"{model_path}: external data of {tensor.name!r} has a bad offset or length") from e
     except OSError as e:
         raise ImportFailure(
             f"{model_path}: external data of {tensor.name!r}: cannot read {location!r}: {e.strerror or e}"

@@ -74,9 +74,7 @@ FOLD: dict[str, Callable[..., Any]] = {
     "CastLike": lambda n, x, like: x.astype(like.dtype),
     "Concat": lambda n, *parts: np.concatenate(parts, n.integer("axis", 1)),
     "Equal": lambda n, a, b: np.equal(a, b),
-    "Expand": lambda n, x, _: np.broadcast_to(
-        x, np.broadcast_shapes(x.shape, tuple(n.known_ints(1, "shape")))
-    ).copy(),
+    "Expand": lambda n, x, _: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(n.known_ints(1, "shape")))).copy(),
     "Gather": lambda n, x, i: np.take(x, i, axis=n.integer("axis", 0)),
     "Identity": lambda n, x: x,
     "NonZero": lambda n, x: np.array(np.nonzero(np.atleast_1d(x)), np.int64),

@@ -79,12 +79,8 @@ class _Walk:
             if value is None or isinstance(value, _Missing):
                 raise ImportFailure(f"output {name!r} is not computed by any node")
             if not isinstance(value, Tensor) and value.size == 0:
-                raise ImportFailure(
-                    f"output {name!r} is empty (shape {value.shape}): there is nothing to compute"
-                )
-            self.graph.output(
-                value if isinstance(value, Tensor) else self.constants.tensor(value, name), name
-            )
+                raise ImportFailure(f"output {name!r} is empty (shape {value.shape}): there is nothing to compute")
+            self.graph.output(value if isinstance(value, Tensor) else self.constants.tensor(value, name), name)
         return self.graph
 
     def _initializers(self, graph: GraphProto, scope: _Scope) -> None:
@@ -107,9 +103,7 @@ class _Walk:
             except GraphError as e:
                 if isinstance(e, ImportFailure):
                     raise
-                self.unsupported.append(
-                    f"{label} ({proto.op_type}, domain {proto.domain or 'ai.onnx'!r}): {e}"
-                )
+                self.unsupported.append(f"{label} ({proto.op_type}, domain {proto.domain or 'ai.onnx'!r}): {e}")
                 outputs = [_MISSING] * len(proto.output)
             for name, value in zip(proto.output, outputs, strict=False):
                 if name and value is not None:

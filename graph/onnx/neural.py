@@ -126,6 +126,4 @@ def _mean_variance_norm(n: Node) -> Result:
 
 @operator("LRN")
 def _lrn(n: Node) -> Result:
-    return ops.lrn(
-        n.tensor(0), n.integer("size", 1), n.real("alpha", 1e-4), n.real("beta", 0.75), n.real("bias", 1.0)
-    )
+    return ops.lrn(n.tensor(0), n.integer("size", 1), n.real("alpha", 1e-4), n.real("beta", 0.75), n.real("bias", 1.0))

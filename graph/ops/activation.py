@@ -49,9 +49,7 @@ def thresholded_relu(x: Tensor, alpha: float = 1.0) -> Tensor:
 
 def shrink(x: Tensor, lambd: float = 0.5, bias: float = 0.0) -> Tensor:
     """``x + bias`` below ``-lambd``, ``x - bias`` above ``lambd``, else 0."""
-    return elementwise(
-        "shrink", lambda a: select(a.lt(-lambd), a + bias, select(a.gt(lambd), a - bias, 0)), x
-    )
+    return elementwise("shrink", lambda a: select(a.lt(-lambd), a + bias, select(a.gt(lambd), a - bias, 0)), x)
 
 
 def gelu(x: Tensor, approximate: bool = False) -> Tensor:

@@ -72,9 +72,7 @@ def conv(
     begins, then all ends."""
     rank = x.rank - 2
     if rank < 1 or w.rank != x.rank:
-        raise GraphError(
-            f"conv: expected input and weight of equal rank, at least 3; got {x.shape} and {w.shape}"
-        )
+        raise GraphError(f"conv: expected input and weight of equal rank, at least 3; got {x.shape} and {w.shape}")
     s = per_dimension(strides, rank, 1, "conv strides")
     d = per_dimension(dilations, rank, 1, "conv dilations")
     xp = pad_spatial(x, per_dimension(pads, 2 * rank, 0, "conv pads"))
@@ -87,9 +85,7 @@ def conv(
         )
     out = [(z - (k - 1) * q - 1) // t + 1 for z, k, t, q in zip(size, kernel, s, d, strict=True)]
     if min(out) < 1:
-        raise GraphError(
-            f"conv: the kernel {kernel} with dilations {d} is larger than the padded input {size}"
-        )
+        raise GraphError(f"conv: the kernel {kernel} with dilations {d} is larger than the padded input {size}")
     depthwise = cg == 1 and oc == group
     split = group > 1 and not depthwise
     per_group = oc // group
@@ -157,9 +153,7 @@ def conv_transpose(
     return _add_bias(crop(full, {2 + j: (p[j], out[j], 1) for j in range(rank)}), bias)
 
 
-def _phase_weights(
-    w: Tensor, dilations: Sequence[int], strides: Sequence[int], taps: Sequence[int]
-) -> Tensor:
+def _phase_weights(w: Tensor, dilations: Sequence[int], strides: Sequence[int], taps: Sequence[int]) -> Tensor:
     """Weights as (c, oc, tap, phase, tap, phase...), taps reversed; dilation and the last partial tap are
     filled with 0."""
     rank = w.rank - 2

@@ -31,9 +31,7 @@ def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
     for s in shapes:
         for k, d in enumerate(s, rank - len(s)):
             if d != 1 and out[k] not in (1, d):
-                raise GraphError(
-                    f"broadcast: expected shapes that agree or are 1; got {[tuple(s) for s in shapes]}"
-                )
+                raise GraphError(f"broadcast: expected shapes that agree or are 1; got {[tuple(s) for s in shapes]}")
             out[k] = d if d != 1 else out[k]
     return tuple(out)
 
@@ -58,9 +56,7 @@ def elementwise(name: str, body: Callable[..., Expr], *operands: Operand) -> Ten
     shape = broadcast_shape(*(t.shape for t in tensors))
 
     def cell(*i: Expr) -> Expr:
-        return body(
-            *(read(o, i, shape) if isinstance(o, Tensor) else const(o, tensors[0].dtype) for o in operands)
-        )
+        return body(*(read(o, i, shape) if isinstance(o, Tensor) else const(o, tensors[0].dtype) for o in operands))
 
     return tensors[0].graph.compute(shape, cell, name=name)
 

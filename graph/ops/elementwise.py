@@ -150,9 +150,7 @@ def where(condition: Tensor, then: Operand, otherwise: Operand) -> Tensor:
     """``then`` where ``condition`` holds, else ``otherwise``."""
     known = then if isinstance(then, Tensor) else otherwise
     if not isinstance(known, Tensor):
-        raise GraphError(
-            f"where: expected a tensor for one of the two values; got {then!r} and {otherwise!r}"
-        )
+        raise GraphError(f"where: expected a tensor for one of the two values; got {then!r} and {otherwise!r}")
     values = [v if isinstance(v, Tensor) else const(v, known.dtype) for v in (then, otherwise)]
     tensors = [v for v in values if isinstance(v, Tensor)]
 
@@ -187,9 +185,7 @@ def _floor_mod(x: Expr, y: Expr) -> Expr:
 
 def fmod(a: Operand, b: Operand) -> Tensor:
     """The remainder with the sign of the dividend, as C's ``fmod`` and integer ``%``."""
-    return elementwise(
-        "fmod", lambda x, y: binary("fmod", x, y) if x.dtype in FLOATS else x - x / y * y, a, b
-    )
+    return elementwise("fmod", lambda x, y: binary("fmod", x, y) if x.dtype in FLOATS else x - x / y * y, a, b)
 
 
 def power(a: Tensor, b: Operand) -> Tensor:

@@ -76,9 +76,7 @@ def gather_nd(x: Tensor, indices: Tensor, batch_dims: int = 0) -> Tensor:
     def cell(*i: Expr) -> Expr:
         lead = i[: len(outer)]
         place = [
-            wrapped(
-                Load(indices.dtype, indices.name, (*lead, index(k))), x.shape[batch_dims + k], constant=False
-            )
+            wrapped(Load(indices.dtype, indices.name, (*lead, index(k))), x.shape[batch_dims + k], constant=False)
             for k in range(depth)
         ]
         return x.at([*i[:batch_dims], *place, *i[len(outer) :]])

@@ -61,9 +61,7 @@ def gemm(
         y = elementwise("gemm_alpha", lambda e: e * _number(alpha, y.dtype), y)
     if c is None or beta == 0:
         return y
-    return (
-        add(y, c) if beta == 1 else elementwise("gemm_add", lambda e, f: e + f * _number(beta, y.dtype), y, c)
-    )
+    return add(y, c) if beta == 1 else elementwise("gemm_add", lambda e, f: e + f * _number(beta, y.dtype), y, c)
 
 
 def _number(value: float, dtype: str) -> float | int:
@@ -77,11 +75,7 @@ def einsum(equation: str, *operands: Tensor) -> Tensor:
     terms = left.split(",")
     if len(terms) != len(operands):
         raise GraphError(f"einsum {equation!r}: expected {len(terms)} operands; got {len(operands)}")
-    ranks = [
-        t.rank - len(term.replace("...", ""))
-        for term, t in zip(terms, operands, strict=True)
-        if "..." in term
-    ]
+    ranks = [t.rank - len(term.replace("...", "")) for term, t in zip(terms, operands, strict=True) if "..." in term]
     wide = max(ranks, default=0)
     letters: list[list[str]] = []
     for term, t in zip(terms, operands, strict=True):
@@ -106,9 +100,7 @@ def einsum(equation: str, *operands: Tensor) -> Tensor:
             sizes[c] = max(sizes[c], d)
     unknown = [c for c in result if c not in sizes]
     if unknown:
-        raise GraphError(
-            f"einsum {equation!r}: expected output letters that appear in an operand; got {unknown}"
-        )
+        raise GraphError(f"einsum {equation!r}: expected output letters that appear in an operand; got {unknown}")
     summed = [c for c in sizes if c not in result]
 
     def body(i: tuple[Expr, ...], r: tuple[Expr, ...]) -> Expr:

@@ -18,16 +18,12 @@ def channel(t: Tensor, rank: int) -> Tensor:
     return t.graph.view(t, (t.type.size, *([1] * (rank - 2))))
 
 
-def batch_norm(
-    x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor, epsilon: float = 1e-5
-) -> Tensor:
+def batch_norm(x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor, epsilon: float = 1e-5) -> Tensor:
     """Inference: ``(x - mean) / sqrt(var + epsilon) * scale + bias`` for each channel, as one multiply-add
     whose factors fold into constants when the parameters are constant."""
     factor = elementwise("bn_scale", lambda s, v: s / unary("sqrt", v + epsilon), scale, var)
     shift = elementwise("bn_shift", lambda b, m, f: b - m * f, bias, mean, factor)
-    return elementwise(
-        "batch_norm", lambda a, f, b: a * f + b, x, channel(factor, x.rank), channel(shift, x.rank)
-    )
+    return elementwise("batch_norm", lambda a, f, b: a * f + b, x, channel(factor, x.rank), channel(shift, x.rank))
 
 
 def moments(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Tensor]:
@@ -36,9 +32,7 @@ def moments(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Ten
     n = prod(x.shape[k] for k in over)
     mean = reduce_mean(x, over)
     centred = elementwise("centred", lambda a, m: a - m, x, mean)
-    inverse = elementwise(
-        "inverse_std", lambda v: unary("rsqrt", v / n + epsilon), reduce_sum_square(centred, over)
-    )
+    inverse = elementwise("inverse_std", lambda v: unary("rsqrt", v / n + epsilon), reduce_sum_square(centred, over))
     return mean, inverse
 
 
@@ -52,9 +46,7 @@ def layer_norm(
     return _affine("layer_norm", x, mean, inverse, scale, bias), mean, inverse
 
 
-def _affine(
-    name: str, x: Tensor, mean: Tensor, inverse: Tensor, scale: Tensor | None, bias: Tensor | None
-) -> Tensor:
+def _affine(name: str, x: Tensor, mean: Tensor, inverse: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
     given = [t for t in (scale, bias) if t is not None]
 
     def body(a: Expr, m: Expr, v: Expr, *rest: Expr) -> Expr:
@@ -102,9 +94,7 @@ def mean_variance_norm(x: Tensor, axes: Sequence[int] = (0, 2, 3), epsilon: floa
     n = prod(x.shape[k] for k in over)
     centred = elementwise("centred", lambda a, m: a - m, x, reduce_mean(x, over))
     square = reduce_sum_square(centred, over)
-    return elementwise(
-        "mean_variance_norm", lambda a, v: a / (unary("sqrt", v / n) + epsilon), centred, square
-    )
+    return elementwise("mean_variance_norm", lambda a, v: a / (unary("sqrt", v / n) + epsilon), centred, square)
 
 
 def lrn(x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Tensor:

@@ -50,23 +50,17 @@ def _place(x: Tensor, w: Window) -> _Placed:
     s = per_dimension(w.strides, rank, 1, "pool strides")
     d = per_dimension(w.dilations, rank, 1, "pool dilations")
     auto = w.auto_pad not in ("NOTSET", "")
-    pads = (
-        auto_pads(w.auto_pad, size, kernel, s, d) if auto else per_dimension(w.pads, 2 * rank, 0, "pool pads")
-    )
+    pads = auto_pads(w.auto_pad, size, kernel, s, d) if auto else per_dimension(w.pads, 2 * rank, 0, "pool pads")
     begin, end = list(pads[:rank]), list(pads[rank:])
     out, fill = [], []
     for k in range(rank):
         window = (kernel[k] - 1) * d[k] + 1
         room = begin[k] + size[k] + end[k] - window
         steps = -(-room // s[k]) if w.ceil_mode and not auto else room // s[k]
-        if (
-            steps * s[k] >= size[k] + begin[k]
-        ):  # the last window must start inside the input or its left border
+        if steps * s[k] >= size[k] + begin[k]:  # the last window must start inside the input or its left border
             steps -= 1
         if room < 0 or steps < 0:
-            raise GraphError(
-                f"pool: the window {kernel} with dilations {d} is larger than the padded input {size}"
-            )
+            raise GraphError(f"pool: the window {kernel} with dilations {d} is larger than the padded input {size}")
         out.append(steps + 1)
         fill.append(max(0, steps * s[k] + window - size[k] - begin[k]))
     return _Placed(kernel, s, d, begin, end, fill, out)

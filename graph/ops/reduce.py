@@ -136,9 +136,7 @@ def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """``x - max - log(sum(exp(x - max)))`` along ``axis``."""
     axes = [axis_number(axis, x.rank, "log_softmax")]
     shifted = elementwise("log_softmax_shift", lambda a, m: a - m, x, reduce_max(x, axes))
-    return elementwise(
-        "log_softmax", lambda a, s: a - unary("log", s), shifted, reduce_sum(exp(shifted), axes)
-    )
+    return elementwise("log_softmax", lambda a, s: a - unary("log", s), shifted, reduce_sum(exp(shifted), axes))
 
 
 def hardmax(x: Tensor, axis: int = -1) -> Tensor:

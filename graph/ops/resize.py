@@ -85,15 +85,11 @@ def _taps(s: Sampling, where: Any, n_in: int, scale: float) -> tuple[Any, Any]:
     return np.clip(taps, 0, n_in - 1)[:, used], weights[:, used]
 
 
-def _resize_axis(
-    x: Tensor, axis: int, n_out: int, scale: float, s: Sampling, roi: tuple[float, float]
-) -> Tensor:
+def _resize_axis(x: Tensor, axis: int, n_out: int, scale: float, s: Sampling, roi: tuple[float, float]) -> Tensor:
     g, n_in = x.graph, x.shape[axis]
     where = _source_positions(s.coordinates, n_in, n_out, scale, roi)
     shape = replace_at(x.shape, axis, n_out)
-    missing = (
-        (where < 0) | (where > n_in - 1) if s.coordinates == "tf_crop_and_resize" else np.zeros(n_out, bool)
-    )
+    missing = (where < 0) | (where > n_in - 1) if s.coordinates == "tf_crop_and_resize" else np.zeros(n_out, bool)
     blank = g.constant(missing, "outside") if missing.any() else None
 
     def guarded(i: Sequence[Expr], value: Expr) -> Expr:
@@ -145,9 +141,7 @@ def resize(
     if len(sizes) != len(over):
         raise GraphError(f"resize: expected {len(over)} sizes; got {list(sizes)}")
     if any(n < 1 for n in sizes) or any(f <= 0 for f in scales or ()):
-        raise GraphError(
-            f"resize: expected sizes of at least 1 and positive scales; got {list(sizes)}, {scales}"
-        )
+        raise GraphError(f"resize: expected sizes of at least 1 and positive scales; got {list(sizes)}, {scales}")
     if s.mode == "nearest" and s.coordinates != "tf_crop_and_resize":
         return _resize_nearest(x, over, sizes, scales, s)
     for k, (axis, n_out) in enumerate(zip(over, sizes, strict=True)):

@@ -48,11 +48,7 @@ def flatten(x: Tensor, axis: int = 1) -> Tensor:
 
 def squeeze(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
     """Drop dimensions of size 1 (all of them if ``axes`` is None)."""
-    gone = (
-        [k for k, d in enumerate(x.shape) if d == 1]
-        if axes is None
-        else axis_numbers(axes, x.rank, "squeeze")
-    )
+    gone = [k for k, d in enumerate(x.shape) if d == 1] if axes is None else axis_numbers(axes, x.rank, "squeeze")
     for k in gone:
         if x.shape[k] != 1:
             raise GraphError(f"squeeze: expected size 1 at axis {k}; got shape {x.shape}")
@@ -148,9 +144,7 @@ def slice_ranges(
     over = axis_numbers(range(len(starts)) if axes is None else axes, len(shape), "slice")
     by = [1] * len(starts) if steps is None else [int(s) for s in steps]
     if not len(starts) == len(ends) == len(over) == len(by):
-        raise GraphError(
-            f"slice: expected as many starts, ends, axes and steps; got {starts}, {ends}, {axes}, {steps}"
-        )
+        raise GraphError(f"slice: expected as many starts, ends, axes and steps; got {starts}, {ends}, {axes}, {steps}")
     if 0 in by:
         raise GraphError("slice: expected steps other than 0")
     kept = {}
@@ -253,9 +247,7 @@ def tile(x: Tensor, repeats: Sequence[int]) -> Tensor:
 
 def _image(x: Tensor, block: int, what: str) -> tuple[int, ...]:
     if x.rank != 4 or block < 1:
-        raise GraphError(
-            f"{what}: expected (n, c, h, w) and a block of at least 1; got {x.shape} and {block}"
-        )
+        raise GraphError(f"{what}: expected (n, c, h, w) and a block of at least 1; got {x.shape} and {block}")
     return x.shape
 
 

@@ -140,8 +140,17 @@ class _Linker:
             slots += self._slots(step, g, built, offsets, direct)
         copy_text = self._copy_calls(copies, offsets, slots, calls)
         functions = "\n".join(
-            [f"define void @{MODEL}(ptr %table) {{", *calls, "  ret void", "}"]
-            + [f"define void @{PREPARE}(ptr %table) {{", *prepares, "  ret void", "}", copy_text]
+            [
+                f"define void @{MODEL}(ptr %table) {{",
+                *calls,
+                "  ret void",
+                "}",
+                f"define void @{PREPARE}(ptr %table) {{",
+                *prepares,
+                "  ret void",
+                "}",
+                copy_text,
+            ]
         )
         text = module([b.lowered for b in self.kernels.values()], functions)
         return Compiled(

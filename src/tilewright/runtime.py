@@ -175,7 +175,9 @@ class Executable:
                         f"of shape {tuple(a.shape)}"
                     )
                 if kind == "output" and a.ctypes.data % 64:
-                    raise ModelError(f"output {port.name!r}: expected memory at a 64-byte boundary; use Executable.allocate()")
+                    raise ModelError(
+                        f"output {port.name!r}: expected memory at a 64-byte boundary; use Executable.allocate()"
+                    )
                 self._bound[kind, k] = a
                 for entry in self._entries.get((kind, k), []):
                     self._table[entry] = a.ctypes.data

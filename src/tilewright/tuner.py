@@ -8,6 +8,7 @@ task. The run ends with a paired comparison of each task's best against its defa
 from __future__ import annotations
 
 import json
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -29,6 +30,8 @@ from tilewright.search_space.strategies import Candidate, SearchConfig, Strategy
 from tilewright.tasks import Task, default_candidate, extract
 from tilewright.tuning_logs import Record, Store, candidate_id, environment_versions, policy_hash, target_hash
 
+BUILDERS = min(2, os.cpu_count() or 1)
+"""Candidates built side by side (timing always has the machine to itself)."""
 NO_VERDICT = ("duplicate", "pruned_slow")
 """Statuses that say nothing bad of a candidate."""
 
@@ -153,7 +156,7 @@ def tune(
         raise DeviceError(
             f"target {target.name}: this machine lacks {', '.join(missing)}; tune on a machine that has them"
         )
-    with LocalRunner(target, run.policy) as own:
+    with LocalRunner(target, run.policy, workers_for_build=BUILDERS) as own:
         own.preflight()
         run.noise = own.noise_floor()
         if run.noise > max_noise:

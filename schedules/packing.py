@@ -1,0 +1,141 @@
+"""Pack a factor of a summed product: copy it into a buffer in the order in which the loops inside read it.
+
+A layout over loops, not over a region of the tensor, needs no analysis of regions, is right for windows and strides
+alike, and says exactly in which order the inner loop reads. A constant factor is packed once, when the program is
+prepared; another before all loops, by all threads, or at a loop of the consumer into the thread's own scratch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tilewright.graph.expr import Expr, loads, variables
+from tilewright.schedules.loops import Item, StageLoops
+from tilewright.schedules.nest import Alloc, Buffer, Node, Note, seq
+from tilewright.schedules.opening import open_loop, resolve
+from tilewright.schedules.phases import PStage, product_factors
+from tilewright.schedules.placement import Placement
+from tilewright.schedules.state import Body, Dyn, Packed, State, cap
+from tilewright.schedules.statements import Statements
+from tilewright.schedules.steps import Pack, check
+
+ROOT = "root"
+MAX_VECTOR = 64
+"""The longest innermost loop of a copy that becomes one vector."""
+
+
+class Packing:
+    """Packs the factors of one phase, and collects what that adds to the program outside the phase's loops."""
+
+    def __init__(self, placement: Placement, statements: Statements, constants: set[str]) -> None:
+        self.placement = placement
+        self.statements = statements
+        self.constants = constants
+        self.prepare: list[Node] = []
+        self.before: list[Node] = []
+        self.packed: list[Buffer] = []
+        self.shared: list[Buffer] = []
+
+    def at_root(self, stage: PStage, loops: StageLoops, pack: Pack, state: State) -> State:
+        """Pack before all loops; the state in which the factor is packed."""
+        factor, items, packed = self._plan(stage, loops, pack, state)
+        constant = packed.buffer.scope == "packed"
+        if not constant and len(items) > 1:
+            items = [replace(items[0], kind="parallel"), *items[1:]]
+        node = self._copy(stage, factor, items, packed, state)
+        (self.prepare if constant else self.before).extend([Note(f"pack {stage.name} factor {pack.factor}"), node])
+        (self.packed if constant else self.shared).append(packed.buffer)
+        return state.with_packed(stage.name, pack.factor, packed)
+
+    def at_loop(self, stage: PStage, loops: StageLoops, packs: Sequence[Pack], state: State, rest: Body) -> Node:
+        """Pack ``packs`` at this point, one after the other, and then ``rest``."""
+        if not packs:
+            return rest(state)
+        factor, items, packed = self._plan(stage, loops, packs[0], state)
+        node = self._copy(stage, factor, items, packed, state)
+        inner = state.with_packed(stage.name, packs[0].factor, packed)
+        return Alloc(packed.buffer, seq([node, self.at_loop(stage, loops, packs[1:], inner, rest)]))
+
+    def _plan(self, stage: PStage, loops: StageLoops, pack: Pack, state: State) -> tuple[Expr, list[Item], Packed]:
+        """The factor, the loops of the copy and the buffer."""
+        factors = product_factors(stage.body)
+        check(
+            stage.reducer == "sum" and pack.factor < len(factors) and len(factors) > 1,
+            f"{pack}: expected a sum of products with a factor {pack.factor}",
+        )
+        factor = factors[pack.factor]
+        used = variables(factor)
+        reads = {load.tensor for load in loads(factor)}
+        sizes = self.placement.sizes_of(stage)
+        if pack.loop == ROOT:
+            wanted = [f"{a}.{k}" for a in stage.extents if a in used for k in range(len(sizes[a]) + 1)]
+            inside = sorted(reads & self.placement.phase.local)
+            check(not inside, f"{pack}: expected a factor that exists before the loops; it reads {inside}")
+        else:
+            wanted = [i.name for i in loops.items if i.axis in used and (i.axis, i.level) not in state.loops]
+        items = _layout(pack, wanted, sizes)
+        strides, size = _strides(pack, items, sizes, state)
+        scope = "thread"
+        if pack.loop == ROOT:
+            scope = "packed" if reads <= self.constants else "shared"
+        return factor, items, Packed(Buffer(f"{stage.name}.pack{pack.factor}", size, factor.dtype, scope), strides)
+
+    def _copy(self, stage: PStage, factor: Expr, items: list[Item], packed: Packed, state: State) -> Node:
+        """The loops that fill the buffer."""
+        last = items[-1]
+        outer = _outer(last, items)
+        if outer is not None and outer.size <= MAX_VECTOR:
+            items = [*items[:-1], replace(last, kind="vector")]
+        loops = StageLoops(stage.name, tuple(items), frozenset(), (), False)
+
+        def fill(position: int, st: State) -> Node:
+            if position == len(items):
+                value = self.statements.value(stage, factor, replace(st, packed={}))
+                return self.statements.store(packed.buffer.name, packed.index(st), value)
+            axis = items[position].axis
+            if isinstance(st.width[axis], Dyn) and all(i.static for i in items[position:] if i.axis == axis):
+                return resolve(axis, st, lambda s: fill(position, s))
+            return open_loop(items[position], loops, st, lambda s: fill(position + 1, s))
+
+        return fill(0, state)
+
+
+def _layout(pack: Pack, wanted: list[str], sizes: Mapping[str, tuple[int, ...]]) -> list[Item]:
+    """The loops of the copy, in the order the step gives; they must be those that are ``wanted``."""
+    check(bool(wanted), f"{pack}: expected a factor that the loops inside walk")
+    check(sorted(wanted) == sorted(pack.layout), f"{pack}: expected the loops {sorted(wanted)}, each once")
+    items: list[Item] = []
+    for name in pack.layout:
+        axis, level = name.rsplit(".", 1)
+        k = int(level)
+        check(
+            all(o.level < k for o in items if o.axis == axis),
+            f"{pack}: expected the loops of axis {axis} from outer to inner",
+        )
+        items.append(Item(axis, k, sizes[axis][k] if k < len(sizes[axis]) else 1, "serial"))
+    return items
+
+
+def _outer(item: Item, items: list[Item]) -> Item | None:
+    """The next loop of the same axis outside ``item``."""
+    return max((o for o in items if o.axis == item.axis and o.level < item.level), key=lambda o: o.level, default=None)
+
+
+def _strides(
+    pack: Pack, items: list[Item], sizes: Mapping[str, tuple[int, ...]], state: State
+) -> tuple[dict[tuple[str, int], int], int]:
+    """The stride of each loop, whole tiles throughout, and the size of the buffer."""
+    strides: dict[tuple[str, int], int] = {}
+    size = 1
+    for i in reversed(items):
+        strides[i.axis, i.level] = size
+        outer = _outer(i, items)
+        if outer is not None:
+            width = outer.size
+        else:
+            width = cap(state.width[i.axis])
+            if i.level and pack.loop != ROOT:
+                width = min(sizes[i.axis][i.level - 1], -(-width // i.size) * i.size)
+        size *= -(-width // i.size)
+    return strides, size

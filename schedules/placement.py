@@ -1,0 +1,94 @@
+"""Which loops each stage of a phase has, and at which loop of the leader it is computed.
+
+A producer shares the axes of the leader, so the loops of these axes that are already open where it is computed are
+its own too, with the leader's tile sizes; inside them it takes the leader's sizes and kinds unless its steps say
+otherwise. All of this is known before any loop is opened and is refused here.
+"""
+
+from __future__ import annotations
+
+from tilewright.schedules.loops import StageLoops, sizes_of, stage_loops
+from tilewright.schedules.phases import Phase, PStage
+from tilewright.schedules.steps import Schedule, ScheduleError, check
+
+
+class Placement:
+    """The loops of the stages of one phase. ``position`` is the number of the leader's loops around each
+    producer."""
+
+    def __init__(self, phase: Phase, schedule: Schedule) -> None:
+        self.phase = phase
+        self.schedule = schedule
+        self.sizes = sizes_of(phase.leader, schedule, {})
+        self.leader = stage_loops(phase.leader, schedule, self.sizes, {}, {})
+        self.position: dict[str, int] = {}
+        parallel = [k for k, i in enumerate(self.leader.items) if i.kind == "parallel"]
+        self.parallel_end = parallel[-1] + 1 if parallel else 0
+        """The number of loops down to the innermost parallel one."""
+        for name, into, loop in phase.attached:
+            if into != phase.leader.name:
+                raise ScheduleError(f"at {name}: expected the leader {phase.leader.name}; got {into!r}")
+            self.position[name] = self._position(name, loop)
+            self._check_place(name, len(parallel))
+        for a, b in zip(phase.attached, phase.attached[1:], strict=False):
+            check(
+                self.position[a[0]] <= self.position[b[0]],
+                f"at {b[0]}: it must be computed no further out than {a[0]}, which comes before it",
+            )
+
+    def _position(self, name: str, loop: str) -> int:
+        if loop == "root":
+            return 0
+        if loop == "tile":
+            return max((k + 1 for k, i in enumerate(self.leader.items) if not i.static), default=0)
+        names = [i.name for i in self.leader.items]
+        check(loop in names, f"at {name}: expected a loop of {names}, root or tile; got {loop!r}")
+        return names.index(loop) + 1
+
+    def _check_place(self, name: str, parallel: int) -> None:
+        """Refuse a place where a producer cannot be computed."""
+        stage = self.phase.stage(name)
+        outside = self.leader.items[: self.position[name]]
+        opened = {i.axis for i in outside} & {a for a, _ in stage.reduce}
+        check(not opened, f"at {name}: expected a place outside the loops of {sorted(opened)}, which it reduces")
+        check(all(i.kind != "vector" for i in outside), f"at {name}: expected a place outside the vector loop")
+        check(
+            not outside or len(outside) >= self.parallel_end,
+            f"at {name}: expected a place inside all {parallel} parallel loops or outside of them",
+        )
+
+    def sizes_of(self, stage: PStage) -> dict[str, tuple[int, ...]]:
+        """Tile sizes of a producer: its own, or for the axes it shares with the leader the leader's."""
+        return sizes_of(stage, self.schedule, self._inherited(stage))
+
+    def loops_of(self, stage: PStage) -> StageLoops:
+        """The loops of a stage, for a producer those that are not open where it is computed."""
+        if stage is self.phase.leader:
+            return self.leader
+        opened = [i.axis for i in self.leader.items[: self.position[stage.name]]]
+        kinds = {i.name: i.kind for i in self.leader.items if i.kind != "parallel"}
+        inherited = self._inherited(stage)
+        sizes = self.sizes_of(stage)
+        for a in inherited:
+            count = opened.count(a)
+            fixed = (*inherited[a], 1)[:count]  # the innermost loop of an axis covers one element an iteration
+            check(
+                (*sizes[a], 1)[:count] == fixed,
+                f"split {stage.name} {a}: expected the sizes {fixed} of the loops outside; got {sizes[a]}",
+            )
+            if sizes[a] != inherited[a]:
+                for k in range(count, len(sizes[a]) + 1):
+                    kinds.pop(f"{a}.{k}", None)
+        shared = {a: opened.count(a) for a in inherited}
+        own = {n: k for n, k in kinds.items() if n.rsplit(".", 1)[0] in inherited}
+        loops = stage_loops(stage, self.schedule, sizes, shared, own)
+        check(
+            all(i.kind != "parallel" for i in loops.items),
+            f"parallel {stage.name}: it is computed inside {self.phase.leader.name}; make the loops of that parallel",
+        )
+        return loops
+
+    def _inherited(self, stage: PStage) -> dict[str, tuple[int, ...]]:
+        """The leader's tile sizes of the axes that ``stage`` shares with it."""
+        spatial = {a for a, _ in stage.axes}
+        return {a: s for a, s in self.sizes.items() if a in spatial}

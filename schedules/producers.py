@@ -1,0 +1,96 @@
+"""Stages computed inside the leader's loops: where their result lives, and their own loops around it.
+
+A result is kept in registers where every loop that writes or reads it disappears into straight-line code, so that all
+its addresses are constant; otherwise it goes to the thread's scratch, laid out in the order of the producer's loops.
+A reduction takes its spatial loops, and blocks of the reduction among them, outside; what is inside, and so has
+static widths, is left to :mod:`tilewright.schedules.accumulators`.
+"""
+
+from __future__ import annotations
+
+from tilewright.graph.expr import Var, loads
+from tilewright.schedules.accumulators import accumulate
+from tilewright.schedules.loops import StageLoops
+from tilewright.schedules.nest import Buffer, Node
+from tilewright.schedules.opening import open_all, open_loop, resolve
+from tilewright.schedules.packing import ROOT, Packing
+from tilewright.schedules.phases import PStage
+from tilewright.schedules.placement import Placement
+from tilewright.schedules.state import MAX_REGISTER_ELEMENTS, Dyn, Local, State, cap
+from tilewright.schedules.statements import Statements
+from tilewright.schedules.steps import check
+
+
+def local_buffer(stage: PStage, placement: Placement, state: State) -> Local:
+    """Where the result of a producer lives when it is computed at this point."""
+    loops = placement.loops_of(stage)
+    axes = [a for a, _ in stage.axes]
+    last = {i.axis: k for k, i in enumerate(loops.items)}
+    strides: dict[str, int] = {}
+    size = 1
+    for a in reversed(sorted(axes, key=lambda a: last.get(a, -1))):
+        strides[a] = size
+        size *= cap(state.width[a])
+    constant = _constant_addresses(stage, loops, placement) and size <= MAX_REGISTER_ELEMENTS
+    scope = "register" if constant else "thread"
+    return Local(Buffer(f"{stage.name}.buf", size, stage.body.dtype, scope), strides, {a: state.base[a] for a in axes})
+
+
+def _constant_addresses(stage: PStage, loops: StageLoops, placement: Placement) -> bool:
+    """Whether all reads and writes of the result of ``stage`` are at constant addresses."""
+    axes = {a for a, _ in stage.axes}
+    phase = placement.phase
+    items = [*loops.items, *placement.leader.items[placement.position[stage.name] :]]
+    for reader in phase.stages:
+        reads = [e for e in loads(reader.body) if e.tensor == stage.name]
+        if any(not isinstance(i, Var) for e in reads for i in e.index):
+            return False  # a window, not plain axes
+        if reads and reader is not stage and reader is not phase.leader:
+            items += placement.loops_of(reader).items
+    return all(i.static for i in items if i.axis in axes)
+
+
+def produce(stage: PStage, placement: Placement, packing: Packing, statements: Statements, state: State) -> Node:
+    """Compute a producer into its buffer."""
+    loops = placement.loops_of(stage)
+    local = state.locals[stage.name]
+    if stage.reducer is None:
+        return open_all(
+            loops.items, loops, state, lambda s: statements.put(local, s, statements.value(stage, stage.body, s))
+        )
+    inner = _inside(stage, loops)
+    places = [i.name for i in loops.items[:inner]]
+    vectors = [i.name for i in loops.items[:inner] if i.kind == "vector"]
+    check(
+        not vectors,
+        f"vectorize {stage.name}: expected {vectors} inside every spatial loop that stays a loop ({places[-1:]})",
+    )
+    for p in loops.packs:
+        check(p.loop in (ROOT, *places), f"{p}: expected root or a loop of {places}; got {p.loop!r}")
+    sizes = placement.sizes_of(stage)
+
+    def outside(position: int, st: State) -> Node:
+        if position == inner:
+            return static(st)
+        item = loops.items[position]
+        here = [p for p in loops.packs if p.loop == item.name]
+        return open_loop(
+            item,
+            loops,
+            st,
+            lambda s: packing.at_loop(stage, loops, here, s, lambda inside: outside(position + 1, inside)),
+        )
+
+    def static(st: State) -> Node:
+        for a, _ in stage.axes:
+            if isinstance(st.width[a], Dyn):
+                return resolve(a, st, static)
+        return accumulate(stage, loops, inner, sizes, local, st, statements)
+
+    return outside(0, state)
+
+
+def _inside(stage: PStage, loops: StageLoops) -> int:
+    """The number of loops outside the accumulators: down to the last spatial one that stays a loop."""
+    spatial = {a for a, _ in stage.axes}
+    return max((k + 1 for k, i in enumerate(loops.items) if i.axis in spatial and not i.static), default=0)

@@ -1,0 +1,101 @@
+"""What is known at the place in a function where the next instruction is written.
+
+Loads and addresses are remembered here because LLVM is not asked to find them again: its passes that would (GVN) are
+left out. What is remembered is forgotten at the end of the block that made it, and where a store may change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tilewright.graph.affine import Affine, affine
+from tilewright.graph.expr import Expr
+from tilewright.schedules.emit import Function, Value
+
+Key = tuple[object, ...]
+
+
+@dataclass
+class Scope:
+    """The state of writing one function. ``parameters`` are the tensors it is given and their types, ``written``
+    those of them that a kernel writes; maths functions needed are added to ``helpers``."""
+
+    fn: Function
+    parameters: Mapping[str, str]
+    written: frozenset[str]
+    helpers: set[tuple[str, int, str]]
+    pointers: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Address and type of every tensor."""
+    registers: set[str] = field(default_factory=set)
+    """Tensors that become SSA values, which LLVM remembers itself."""
+    vars: dict[str, int | str] = field(default_factory=dict)
+    """Loop variables: a constant or an SSA name."""
+    lane: tuple[str, int] | None = None
+    """Variable and lanes of the vector loop around."""
+    first: int = 0
+    """The first lane of the piece of a vector loop being written."""
+    guard: Value | None = None
+    """Where this does not hold, nothing may be read."""
+    addresses: list[dict[Key, str]] = field(default_factory=lambda: [{}])
+    loaded: dict[Key, Value] = field(default_factory=dict)
+    forms: dict[Expr, Affine | None] = field(default_factory=dict)
+
+    @property
+    def lanes(self) -> int:
+        """How many lanes the vector loop around has (1 outside of one)."""
+        return self.lane[1] if self.lane is not None else 1
+
+    def affine(self, e: Expr) -> Affine | None:
+        """The affine form of ``e``, if it has one."""
+        if e not in self.forms:
+            self.forms[e] = affine(e)
+        return self.forms[e]
+
+    def split(self, a: Affine) -> tuple[list[tuple[str, int]], int, int]:
+        """An affine form here: SSA names with coefficients, a constant, and the stride over lanes."""
+        constant, stride = a.const, 0
+        dynamic: list[tuple[str, int]] = []
+        for v, c in a.terms:
+            if self.lane is not None and v == self.lane[0]:
+                stride = c
+                constant += c * self.first
+                continue
+            value = self.vars[v]
+            if isinstance(value, int):
+                constant += c * value
+            else:
+                dynamic.append((value, c))
+        return dynamic, constant, stride
+
+    def sum(self, dynamic: list[tuple[str, int]]) -> str:
+        """The sum of coefficients times SSA names."""
+        total = ""
+        for value, c in dynamic:
+            part = value if c == 1 else self.fn.op(f"mul nsw i64 {value}, {c}", "int64").name
+            total = part if not total else self.fn.op(f"add nsw i64 {total}, {part}", "int64").name
+        return total
+
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        """A block of its own: addresses made inside are not seen outside, loads neither way."""
+        outer = self.loaded
+        self.addresses.append({})
+        self.loaded = {}
+        yield
+        self.addresses.pop()
+        self.loaded = {k: v for k, v in outer.items() if k[0] not in self.written and k[0] in self.parameters}
+
+    def stored(self, tensor: str) -> None:
+        """Forget what was loaded from ``tensor``."""
+        if tensor not in self.registers:
+            for key in [k for k in self.loaded if k[0] == tensor]:
+                del self.loaded[key]
+
+    def forget(self, tensor: str) -> None:
+        """Forget all about a tensor that is no more."""
+        self.loaded = {k: v for k, v in self.loaded.items() if k[0] != tensor}
+        for level in self.addresses:
+            for key in [k for k in level if k[0] == tensor]:
+                del level[key]

@@ -1,0 +1,81 @@
+"""Write stores.
+
+A product that is summed becomes one fused multiply-add; a store whose place is the same in all lanes reduces the lanes
+first; a streaming store goes past the caches, but only where its address is known to be aligned, because processors
+have such stores for aligned addresses only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilewright.graph.affine import Affine
+from tilewright.graph.dtypes import FLOATS, SIZES
+from tilewright.graph.expr import Op
+from tilewright.schedules import write_memory as memory
+from tilewright.schedules.emit import FAST, Value, vector_type
+from tilewright.schedules.nest import Store
+from tilewright.schedules.scalar import REDUCER_OPS, across, operate
+from tilewright.schedules.write_scope import Scope
+from tilewright.schedules.write_values import value
+
+ALIGN = 64
+
+
+def store(scope: Scope, n: Store) -> None:
+    """Write one store."""
+    a = scope.affine(n.index)
+    assert a is not None
+    lanes = scope.lanes
+    pointer, constant, stride = memory.address(scope, n.tensor, a)
+    dtype = scope.pointers[n.tensor][1]
+    place = memory.offset(scope, pointer, constant, dtype)
+    if scope.lane is not None and stride == 0:
+        _write(scope, place, _across(scope, n), dtype, a, n.stream)
+    elif scope.lane is None or stride == 1:
+        v = _updated(scope, n, lambda: memory.read(scope, dtype, place, lanes))
+        _write(scope, place, v, dtype, a, n.stream)
+    else:
+        places = [memory.offset(scope, pointer, constant + k * stride, dtype) for k in range(lanes)]
+        v = _updated(scope, n, lambda: memory.collect(scope, dtype, places))
+        for k, p in enumerate(places):
+            _write(scope, p, scope.fn.op(f"extractelement {v.typed}, i64 {k}", v.dtype), dtype, a, False)
+    scope.stored(n.tensor)
+
+
+def _across(scope: Scope, n: Store) -> Value:
+    """The new value where the place does not depend on the lane: reduce the lanes, then update."""
+    assert n.reducer is not None
+    a = scope.affine(n.index)
+    assert a is not None
+    v = scope.fn.splat(value(scope, n.value), scope.lanes)
+    pointer, constant, _ = memory.address(scope, n.tensor, a)
+    dtype = scope.pointers[n.tensor][1]
+    old = memory.read(scope, dtype, memory.offset(scope, pointer, constant, dtype), 1)
+    reduced = across(scope.fn, n.reducer, v)
+    return operate(scope.fn, REDUCER_OPS[n.reducer], [old, reduced], dtype, scope.helpers)
+
+
+def _updated(scope: Scope, n: Store, old: Callable[[], Value]) -> Value:
+    """The new value of a store, in every lane."""
+    fn, lanes, v = scope.fn, scope.lanes, n.value
+    if n.reducer is None:
+        return fn.splat(value(scope, v), lanes)
+    if n.reducer == "sum" and isinstance(v, Op) and v.kind == "mul" and v.dtype in FLOATS:
+        factors = [fn.splat(value(scope, f), lanes) for f in v.args]
+        return fn.intrinsic("fmuladd", [*factors, old()], v.dtype, lanes, FAST)
+    new = fn.splat(value(scope, v), lanes)
+    return operate(fn, REDUCER_OPS[n.reducer], [old(), new], v.dtype, scope.helpers)
+
+
+def _write(scope: Scope, place: str, v: Value, dtype: str, a: Affine, stream: bool) -> None:
+    if dtype == "bool":
+        v = scope.fn.op(f"zext {v.typed} to {vector_type('i8', v.lanes)}", "int8", v.lanes)
+    align, hint = SIZES[dtype], ""
+    if stream and v.lanes > 1:
+        whole = all(c % v.lanes == 0 for name, c in a.terms if scope.lane is None or name != scope.lane[0])
+        if whole and (a.const + scope.first) % v.lanes == 0:
+            nbytes = v.lanes * SIZES[dtype]
+            align = min(ALIGN, nbytes & -nbytes)  # a multiple of 144 bytes is a multiple of 16 only
+            hint = ", !nontemporal !0"
+    scope.fn.do(f"store {v.typed}, ptr {place}, align {align}{hint}")

@@ -1,0 +1,117 @@
+"""Write expressions.
+
+A value is scalar unless it depends on the lane of the vector loop around: what all lanes share is computed once. Index
+arithmetic is done on affine forms, so that constants fold and a comparison of indices that is known (most edges of
+padding) leaves no code; the others are compared in 32 bits, of which a vector holds twice as many.
+"""
+
+from __future__ import annotations
+
+from tilewright.graph.affine import Affine
+from tilewright.graph.expr import Const, Expr, Load, Op, binary, walk
+from tilewright.schedules import write_memory as memory
+from tilewright.schedules.emit import Value, splat_literal
+from tilewright.schedules.scalar import operate
+from tilewright.schedules.write_scope import Scope
+
+_SIGNED = {"lt": "slt", "le": "sle", "eq": "eq", "ne": "ne"}
+_FAR = 1 << 30
+"""Indices are clamped to this: so far from an edge, every lane is on the same side of it."""
+
+
+def value(scope: Scope, e: Expr) -> Value:
+    """The value of an expression here; scalar unless it depends on the lane."""
+    if isinstance(e, Const):
+        return Value(splat_literal(e.value, e.dtype, 1), e.dtype)
+    if isinstance(e, Load):
+        a = scope.affine(e.index[0])
+        return memory.gather(scope, e, value(scope, e.index[0])) if a is None else memory.load(scope, e, a)
+    if e.dtype == "int64":
+        a = scope.affine(e)
+        if a is not None:
+            return _index(scope, a)
+    assert isinstance(e, Op)  # a variable is affine
+    if e.kind == "select":
+        return _select(scope, e)
+    if e.kind in _SIGNED and e.args[0].dtype == "int64":
+        quick = _compare_index(scope, e)
+        if quick is not None:
+            return quick
+    return operate(scope.fn, e.kind, [value(scope, x) for x in e.args], e.dtype, scope.helpers)
+
+
+def _index(scope: Scope, a: Affine) -> Value:
+    dynamic, constant, stride = scope.split(a)
+    if not dynamic:
+        base = Value(str(constant), "int64")
+    else:
+        base = Value(scope.sum(dynamic), "int64")
+        if constant:
+            base = scope.fn.op(f"add nsw i64 {base.name}, {constant}", "int64")
+    if not stride:
+        return base
+    ramp = ", ".join(f"i64 {stride * k}" for k in range(scope.lanes))
+    wide = scope.fn.splat(base, scope.lanes)
+    return scope.fn.op(f"add {wide.typed}, <{ramp}>", "int64", scope.lanes)
+
+
+def _compare_index(scope: Scope, e: Op) -> Value | None:
+    """An index comparison whose sides are affine: a constant where everything is known, 32-bit lanes otherwise."""
+    d = scope.affine(binary("sub", e.args[0], e.args[1]))
+    if d is None:
+        return None
+    fn, signed = scope.fn, _SIGNED[e.kind]
+    lane = scope.lane[0] if scope.lane is not None else None
+    stride = d.coefficient(lane) if lane is not None else 0
+    base = _index(scope, Affine(tuple((v, c) for v, c in d.terms if v != lane), d.const + stride * scope.first))
+    if stride:
+        clamped = fn.intrinsic("smax", [base, Value(str(-_FAR), "int64")], "int64", 1)
+        clamped = fn.intrinsic("smin", [clamped, Value(str(_FAR), "int64")], "int64", 1)
+        narrow = fn.op(f"trunc i64 {clamped.name} to i32", "int32")
+        ramp = ", ".join(f"i32 {-stride * k}" for k in range(scope.lanes))
+        return fn.op(f"icmp {signed} {fn.splat(narrow, scope.lanes).typed}, <{ramp}>", "bool", scope.lanes)
+    if base.name.startswith("%"):
+        return fn.op(f"icmp {signed} i64 {base.name}, 0", "bool")
+    k = int(base.name)
+    holds = {"lt": k < 0, "le": k <= 0, "eq": k == 0, "ne": k != 0}[e.kind]
+    return Value("true" if holds else "false", "bool")
+
+
+def _select(scope: Scope, e: Op) -> Value:
+    fn = scope.fn
+    condition = value(scope, e.args[0])
+    if condition.name in ("true", "false"):
+        return value(scope, e.args[1] if condition.name == "true" else e.args[2])
+    then = _under(scope, condition, e.args[1])
+    otherwise = e.args[2]
+    if _reads(otherwise):
+        yes = splat_literal(True, "bool", condition.lanes)
+        inverse = fn.op(f"xor {condition.typed}, {yes}", "bool", condition.lanes)
+        other = _under(scope, inverse, otherwise)
+    else:
+        other = value(scope, otherwise)
+    lanes = max(condition.lanes, then.lanes, other.lanes)
+    if condition.lanes > 1:
+        condition = fn.splat(condition, lanes)
+    then, other = fn.splat(then, lanes), fn.splat(other, lanes)
+    return fn.op(f"select {condition.typed}, {then.typed}, {other.typed}", e.dtype, lanes)
+
+
+def _under(scope: Scope, condition: Value, e: Expr) -> Value:
+    """``e`` evaluated where ``condition`` holds: its loads are safe elsewhere."""
+    if not _reads(e):
+        return value(scope, e)
+    saved = scope.guard
+    if saved is None:
+        scope.guard = condition
+    else:
+        lanes = max(saved.lanes, condition.lanes)
+        a, b = scope.fn.splat(saved, lanes), scope.fn.splat(condition, lanes)
+        scope.guard = scope.fn.op(f"and {a.typed}, {b.name}", "bool", lanes)
+    out = value(scope, e)
+    scope.guard = saved
+    return out
+
+
+def _reads(e: Expr) -> bool:
+    return any(isinstance(x, Load) for x in walk(e))
