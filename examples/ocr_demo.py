@@ -23,6 +23,7 @@ import onnxruntime
 
 import tilewright
 from tilewright.display import TuneDisplay, print_table, time_text
+from tilewright.options import EXIT_CHECK
 
 MODELS = (("cls_infer.onnx", {"x": (1, 3, 48, 192)}, 0.3), ("det_infer.onnx", {"x": (1, 3, 320, 320)}, 0.7))
 TOLERANCE = 1e-4
@@ -87,7 +88,7 @@ def main() -> None:
         )
         print_table(f"{target.model}, {target.threads} threads", headers, [[str(r[h]) for h in headers] for r in rows])
     if any(float(str(r["error"])) > TOLERANCE for r in rows):
-        raise SystemExit(4)
+        raise SystemExit(EXIT_CHECK)
 
 
 def page_of_text(shape: tuple[int, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:

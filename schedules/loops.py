@@ -58,16 +58,6 @@ class StageLoops:
         """Whether ``axis`` has a loop deeper than ``level`` that stays a loop."""
         return any(i.axis == axis and i.level > level and not i.static for i in self.items)
 
-    def item(self, name: str) -> Item:
-        """The loop called ``name``."""
-        found = next((i for i in self.items if i.name == name), None)
-        check(
-            found is not None,
-            f"stage {self.stage}: expected a loop of {[i.name for i in self.items]}; got {name!r}",
-        )
-        assert found is not None
-        return found
-
 
 def sizes_of(stage: PStage, schedule: Schedule, inherited: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """Tile sizes of every axis: from ``split`` steps, else inherited from the leader, else none."""

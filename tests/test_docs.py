@@ -114,7 +114,7 @@ def test_command_overview_is_complete() -> None:
 
 def test_exit_codes_are_documented() -> None:
     """The guide's table has each code of the command line."""
-    source = (ROOT / "src" / "tilewright" / "cli.py").read_text(encoding="utf-8")
+    source = (ROOT / "src" / "tilewright" / "options.py").read_text(encoding="utf-8")
     (codes,) = re.findall(r"^EXIT_USAGE.* = ([\d, ]+)$", source, re.MULTILINE)
     guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
     table = re.findall(r"^\| (\d+) \|", guide, re.MULTILINE)

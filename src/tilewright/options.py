@@ -20,7 +20,7 @@ from tilewright.schedules.target import Target, TargetError
 from tilewright.tuner import TuneError
 from tilewright.tuning_logs import StoreError, default_path
 
-EXIT_USAGE, EXIT_NO_CANDIDATE, EXIT_MISS, EXIT_DEVICE, EXIT_INTERRUPTED = 2, 3, 5, 6, 130
+EXIT_USAGE, EXIT_NO_CANDIDATE, EXIT_CHECK, EXIT_MISS, EXIT_DEVICE, EXIT_INTERRUPTED = 2, 3, 4, 5, 6, 130
 
 _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (MissError, EXIT_MISS),
