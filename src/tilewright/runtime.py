@@ -230,7 +230,7 @@ def _checked(port: Port, value: object) -> Array:
         raise ModelError(
             f"input {port.name!r}: expected {port.dtype} of shape {port.shape}; got {value.dtype} of shape {tuple(value.shape)}"
         )
-    return np.ascontiguousarray(value)
+    return value if value.flags.c_contiguous else np.ascontiguousarray(value)  # (a scalar would become one-dimensional)
 
 
 def _at_aligned(a: Array) -> Array:
