@@ -174,7 +174,7 @@ def aligned_copy(a: Array) -> Array:
 
 def our_side(name: str, model: tilewright.Executable, feeds: Mapping[str, Array]) -> Side:
     """A compiled model on given arrays: the timed call is its machine code and nothing else."""
-    outputs = [empty(p) for p in model.outputs]
+    outputs = model.allocate()
     model.bind([feeds[p.name] for p in model.inputs], outputs)
     return Side(name, model.invoke, lambda: outputs)
 

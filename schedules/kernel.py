@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.graph.dtypes import numpy_dtype
+from tilewright.graph.stage import TensorType
 from tilewright.graph.workload import Workload
 from tilewright.schedules import jit
 from tilewright.schedules.apply import apply
@@ -43,11 +44,23 @@ def build(workload: Workload, schedule: Schedule, target: Target, name: str = NA
     return Built(workload, schedule, target, program, lower(program, name, target.threads))
 
 
-def aligned(nbytes: int, align: int = 64) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Uninitialised bytes at an aligned address, with some slack behind."""
-    raw = np.empty(nbytes + align + 64, dtype=np.uint8)
-    start = -raw.ctypes.data % align
+def aligned(nbytes: int, align: int = 64, offset: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Uninitialised bytes with some slack behind, at an address that is ``offset`` past a multiple of ``align``."""
+    raw = np.empty(nbytes + 2 * align + offset + 64, dtype=np.uint8)
+    start = -raw.ctypes.data % align + offset
     return raw[start : start + nbytes]
+
+
+PAGE = 4096
+OUTPUT_OFFSET = PAGE // 2 + 64
+"""Where outputs begin in a page. Arrays of callers mostly begin near the start of one; a store whose address equals that of a load
+that follows in the last twelve bits makes the load wait."""
+
+
+def output_array(t: TensorType) -> np.ndarray[Any, Any]:
+    """A fresh array for an output."""
+    raw = aligned(max(1, t.nbytes), PAGE, OUTPUT_OFFSET)
+    return raw.view(numpy_dtype(t.dtype)).reshape(t.shape)
 
 
 class Kernel:
@@ -102,7 +115,7 @@ class Kernel:
     def __call__(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
         """Bind inputs, allocate the output, run."""
         t = self.built.workload.types[self.built.workload.output]
-        out = aligned(t.nbytes).view(numpy_dtype(t.dtype)).reshape(t.shape)
+        out = output_array(t)
         self.bind({**arrays, self.built.workload.output: out})
         self.run()
         return out

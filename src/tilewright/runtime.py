@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.graph.dtypes import numpy_dtype
+from tilewright.graph.stage import TensorType
 from tilewright.schedules import jit
-from tilewright.schedules.kernel import aligned
+from tilewright.schedules.kernel import PAGE, aligned, output_array
 from tilewright.schedules.target import Target
 
 Array = NDArray[Any]
@@ -102,7 +103,7 @@ class Executable:
         self._code = jit.load_object(compiled.object_code, compiled.target)
         self._run = self._code.function(MODEL)
         self._table = (ctypes.c_void_p * max(1, len(compiled.slots)))()
-        self._arena = aligned(compiled.arena_bytes + 64)
+        self._arena = aligned(compiled.arena_bytes + 64, PAGE, PAGE // 4)
         self._packed = aligned(compiled.packed_bytes + 64)
         self._thread = aligned(compiled.thread_bytes * compiled.target.threads + 64)
         self._constants = [_at_aligned(c) for c in compiled.constants]
@@ -160,7 +161,7 @@ class Executable:
 
     def allocate(self) -> list[Array]:
         """Fresh output arrays, aligned as :meth:`bind` needs them."""
-        return [aligned(max(1, _nbytes(p))).view(numpy_dtype(p.dtype)).reshape(p.shape) for p in self.outputs]
+        return [output_array(TensorType(p.shape, p.dtype)) for p in self.outputs]
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Point the model at contiguous arrays of the right shapes and types, outputs at 64-byte boundaries (:meth:`allocate`
@@ -213,10 +214,6 @@ def random_input(port: Port, rng: np.random.Generator) -> Array:
     if port.dtype in ("float32", "float64"):
         return rng.standard_normal(port.shape).astype(numpy_dtype(port.dtype))
     return rng.integers(0, 2, port.shape).astype(numpy_dtype(port.dtype))
-
-
-def _nbytes(p: Port) -> int:
-    return int(np.prod(p.shape, dtype=np.int64)) * numpy_dtype(p.dtype).itemsize
 
 
 def _checked(port: Port, value: object) -> Array:
