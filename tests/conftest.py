@@ -12,8 +12,9 @@ from hypothesis import settings
 from tilewright.graph.workload import Workload
 from tilewright.schedules import kernel
 from tilewright.schedules.apply import apply
-from tilewright.schedules.nest import Program, verify
+from tilewright.schedules.nest import Program
 from tilewright.schedules.steps import Schedule
+from tilewright.schedules.verify import verify
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -22,9 +22,10 @@ from tilewright.graph.evaluate import evaluate_nodes
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.graph.workload import Workload, canonical
 from tilewright.schedules.kernel import Kernel, build
-from tilewright.schedules.nest import Program, verify
+from tilewright.schedules.nest import Program
 from tilewright.schedules.steps import Schedule, parse
 from tilewright.schedules.target import Target
+from tilewright.schedules.verify import verify
 
 Array = NDArray[Any]
 GUARD = 192

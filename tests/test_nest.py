@@ -6,7 +6,6 @@ import pytest
 
 from tilewright.graph.expr import Expr, Load, binary, const, var
 from tilewright.schedules.nest import (
-    RULES,
     Alloc,
     Buffer,
     If,
@@ -17,11 +16,10 @@ from tilewright.schedules.nest import (
     Program,
     Seq,
     Store,
-    VerifyError,
     instructions,
     seq,
-    verify,
 )
+from tilewright.schedules.verify import RULES, VerifyError, verify
 
 NOTHING = Seq(())
 K, J = var("i"), var("j")
