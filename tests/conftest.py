@@ -32,6 +32,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name != "test_tiny.py")
 
 
+FIGURES: list[str] = []
+"""What tests found worth telling; printed at the end of the run."""
+
+
+@pytest.fixture
+def figure() -> Callable[[str], None]:
+    """Tell a figure in the closing summary (how many cases passed, how large an error was)."""
+    return FIGURES.append
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the figures."""
+    if FIGURES:
+        terminalreporter.section("figures")
+        for text in FIGURES:
+            terminalreporter.line(text)
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Compare a text with ``tests/golden/<test file>/<test name>.txt``."""

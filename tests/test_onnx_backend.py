@@ -107,12 +107,12 @@ def failures(cases: list[Any], executor: Executor) -> dict[str, str]:
     return out
 
 
-def test_node_cases() -> None:
+def test_node_cases(figure: Callable[[str], None]) -> None:
     """Every case in scope passes, but exactly the ones listed."""
     cases = relevant_cases()
     failed = failures(cases, oracle)
     passed = len(cases) - len(failed)
-    print(f"\n{passed} of {len(cases)} node tests passed")
+    figure(f"{passed} of {len(cases)} ONNX node tests passed (oracle)")
     new = {n: e for n, e in failed.items() if n not in EXCEPTIONS}
     assert not new, "\n".join(f"{n}: {e}" for n, e in new.items())
     stale = sorted(set(EXCEPTIONS) - set(failed))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,11 @@ def compiled(graph: Graph, inputs: Mapping[str, Any]) -> list[Any]:
     return list(compile_graph(graph, ONE).run(dict(inputs)))
 
 
-def test_node_cases() -> None:
+def test_node_cases(figure: Callable[[str], None]) -> None:
     """Every case in scope passes compiled, but exactly the ones that the oracle's exceptions list."""
     cases = relevant_cases()
     failed = failures(cases, compiled)
-    print(f"\n{len(cases) - len(failed)} of {len(cases)} node tests passed, compiled")
+    figure(f"{len(cases) - len(failed)} of {len(cases)} ONNX node tests passed (compiled)")
     new = {n: e for n, e in failed.items() if n not in EXCEPTIONS}
     assert not new, "\n".join(f"{n}: {e}" for n, e in new.items())
     assert len(cases) - len(failed) >= 1000
@@ -69,7 +69,9 @@ def picture(shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 @pytest.mark.parametrize(("package", "suffix", "shapes"), MODELS, ids=[m[1] for m in MODELS])
-def test_real_model(package: str, suffix: str, shapes: dict[str, tuple[int, ...]]) -> None:
+def test_real_model(
+    package: str, suffix: str, shapes: dict[str, tuple[int, ...]], figure: Callable[[str], None]
+) -> None:
     """Imports, compiles with default schedules, agrees with onnxruntime."""
     path = model_path(package, suffix)
     executable = compile_graph(load(path, shapes), TWO)
@@ -79,5 +81,5 @@ def test_real_model(package: str, suffix: str, shapes: dict[str, tuple[int, ...]
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     for got, want in zip(executable.run(feeds), session.run(None, feeds), strict=True):
         error = float(np.linalg.norm(got.astype(np.float64) - want) / np.linalg.norm(want))
-        print(f"\n{suffix}: relative error {error:.1e}")
+        figure(f"{suffix}: relative error {error:.1e} against onnxruntime")
         assert error < 1e-4
