@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tilewright.cost_model.prior import CLOCK_GHZ
 from tilewright.schedules.target import Target
 from tilewright.tasks import Task
 
-CLOCK_GHZ = 3.0
 PATIENCE = 4
 """Batches without improvement after which a task's expected gain is nearly nothing."""
 

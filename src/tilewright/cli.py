@@ -63,7 +63,11 @@ def main() -> None:
 @click.option("--strategy", type=click.Choice(STRATEGIES), default="ranked", show_default=True)
 @SEED
 @click.option(
-    "--max-noise", type=float, default=1.0, show_default=True, help="Refuse a device that differs more from itself."
+    "--max-noise",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Refuse a device that differs more from itself.",
 )
 @CACHE
 @STORE

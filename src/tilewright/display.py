@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright.tuner import Event
+from tilewright.tuning_logs import NO_VERDICT
 
 PLAIN_EVERY_S = 10.0
 
@@ -64,7 +65,7 @@ class TuneDisplay:
 
     def show(self, event: Event) -> None:
         """Report one finished measurement."""
-        if not event.outcome.ok and event.outcome.status not in ("duplicate", "pruned_slow"):
+        if not event.outcome.ok and event.outcome.status not in NO_VERDICT:
             self._failed += 1
         took = time_text(event.outcome.median_ns) if event.outcome.ok else event.outcome.status
         text = (

@@ -2,7 +2,8 @@
 
 Each finished measurement is committed to the store before the next starts, so an interrupt or a kill loses nothing and the same
 call resumes: what was measured is told to the search again and costs no trial. The default schedule is candidate 0 of every
-task. The run ends with a paired comparison of each task's best against its default, so that a lucky sample does not win.
+task. The run ends by measuring the leaders and the default of the tasks that gained most once more, as far as the budget allows;
+what the store calls a candidate's time is then a median of several measurements.
 """
 
 from __future__ import annotations
@@ -28,12 +29,18 @@ from tilewright.search_space.sketch import Ints, Sketch
 from tilewright.search_space.space import Space, space
 from tilewright.search_space.strategies import Candidate, SearchConfig, Strategy, make_strategy
 from tilewright.tasks import Task, default_candidate, extract
-from tilewright.tuning_logs import Record, Store, candidate_id, environment_versions, policy_hash, target_hash
+from tilewright.tuning_logs import (
+    NO_VERDICT,
+    Record,
+    Store,
+    candidate_id,
+    environment_versions,
+    policy_hash,
+    target_hash,
+)
 
 BUILDERS = min(2, os.cpu_count() or 1)
 """Candidates built side by side (timing always has the machine to itself)."""
-NO_VERDICT = ("duplicate", "pruned_slow")
-"""Statuses that say nothing bad of a candidate."""
 
 
 def _time_of(record: Record) -> float:
