@@ -386,3 +386,10 @@ def test_spearman_agrees_with_known_values() -> None:
     assert spearman([1, 2, 2, 4], [1, 3, 2, 4]) == pytest.approx(0.9486832980505138)
     assert spearman([1, 1], [1, 2]) is None
     assert spearman([], []) is None
+
+
+def test_statuses_are_those_of_measuring() -> None:
+    """Records take exactly the outcomes that measuring can have; the two layers each list them, in one order."""
+    from tilewright import measure, tuning_logs
+
+    assert tuple(tuning_logs.STATUSES) == tuple(measure.STATUSES)
