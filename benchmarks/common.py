@@ -25,6 +25,7 @@ from tilewright.display import TuneDisplay
 from tilewright.graph.dtypes import numpy_dtype
 from tilewright.graph.graph import Graph
 from tilewright.measure import Ceilings, device_lock, measure_ceilings
+from tilewright.measure.priority import take_priority
 from tilewright.runtime import Port
 from tilewright.schedules import jit
 from tilewright.schedules.kernel import aligned
@@ -52,11 +53,12 @@ _ADDED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
 
 
 def restart_clean() -> None:
-    """Start this program again, once, in an environment that is fair to every side; settings of OpenBLAS are
+    """Start this program again, once, with priority and in an environment that is fair to every side; settings of OpenBLAS are
     read when NumPy is loaded, so they must be gone before."""
     if _STARTED in os.environ:
         return
     kept = {k: v for k, v in os.environ.items() if k not in _REMOVED}
+    take_priority()
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**kept, **_ADDED, _STARTED: "1"})
 

@@ -37,6 +37,7 @@ from tilewright.measure.check import Reference
 from tilewright.measure.harness import Bound, Harness
 from tilewright.measure.messages import LARGEST, LENGTH, Decoder, Message, encode
 from tilewright.measure.policy import Policy
+from tilewright.measure.priority import take_priority
 from tilewright.measure.timing import (
     LEAST_SAMPLES,
     Clock,
@@ -312,6 +313,7 @@ def _write(handle: int, message: Message) -> None:
 
 def main() -> None:
     """Entry of the process that a runner starts."""
+    take_priority()
     serve(Worker)
 
 
