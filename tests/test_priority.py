@@ -3,6 +3,7 @@
 import os
 
 import pytest
+
 from tilewright.measure import priority
 
 
