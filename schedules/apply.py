@@ -9,6 +9,8 @@ refused where it is too large, so that no candidate takes LLVM more than about a
 
 from __future__ import annotations
 
+import math
+
 from tilewright.graph.workload import Workload
 from tilewright.schedules.nest import Alloc, Buffer, Node, Parameter, Program, Seq, Store, instructions, seq
 from tilewright.schedules.opening import open_loop, resolve
@@ -49,8 +51,8 @@ def apply(workload: Workload, schedule: Schedule) -> Program:
         packed += builder.packing.packed
         prepare += builder.packing.prepare
         if part.leader.name != workload.output:
-            t = types[part.leader.name]
-            shared.append(Buffer(part.leader.name, t.size, t.dtype, "shared"))
+            leader = part.leader
+            shared.append(Buffer(leader.name, math.prod(leader.extents.values()), leader.body.dtype, "shared"))
     size = sum(instructions(n) for n in (*prepare, *body))
     check(
         size <= MAX_INSTRUCTIONS,

@@ -177,49 +177,74 @@ MATHS_SIZE = 16
 """Instructions of a mathematical function, roughly."""
 
 
-def instructions(node: Node, lane: tuple[str, int] | None = None) -> int:
+def instructions(node: Node, lane: tuple[str, int] | None = None, unrolled: frozenset[str] = frozenset()) -> int:
     """Roughly how many vector instructions a program becomes: unrolled loops repeat their body, a wide vector
     is several registers, and lanes that are not neighbours in memory are moved one by one."""
     if isinstance(node, Seq):
-        return sum(instructions(n, lane) for n in node.nodes)
+        return sum(instructions(n, lane, unrolled) for n in node.nodes)
     if isinstance(node, Alloc):
-        return instructions(node.body, lane)
+        return instructions(node.body, lane, unrolled)
     if isinstance(node, If):
-        return sum(instructions(n, lane) for n in (node.then, node.otherwise) if n is not None)
+        return sum(instructions(n, lane, unrolled) for n in (node.then, node.otherwise) if n is not None)
     if isinstance(node, Loop):
-        inside = instructions(node.body, (node.var, node.limit) if node.kind == "vector" else lane)
-        return inside * (node.limit if node.kind == "unroll" else 1)
-    return _store_size(node, lane) if isinstance(node, Store) else 0
+        if node.kind == "unroll":
+            return instructions(node.body, lane, unrolled | {node.var}) * node.limit
+        return instructions(node.body, (node.var, node.limit) if node.kind == "vector" else lane, unrolled)
+    return _StoreSize(lane, unrolled).of(node) if isinstance(node, Store) else 0
 
 
-def _store_size(node: Store, lane: tuple[str, int] | None) -> int:
-    name, lanes = lane if lane is not None else ("", 1)
+class _StoreSize:
+    """Instructions of one store: ``lane`` is the vector loop around and its lanes, ``unrolled`` the loop variables that are
+    constants where the store is written."""
 
-    def pieces(dtype: str) -> int:
-        return -(-lanes * SIZES[dtype] // PIECE_BYTES)
+    def __init__(self, lane: tuple[str, int] | None, unrolled: frozenset[str]) -> None:
+        self.name, self.lanes = lane if lane is not None else ("", 1)
+        self.unrolled = unrolled
+        self.seen: set[Expr] = set()
 
-    def moved(e: Expr, dtype: str) -> int:
+    def of(self, node: Store) -> int:
+        """The size of ``node``."""
+        return self._moved(node.index, node.value.dtype) + self._value(node.value)
+
+    def _pieces(self, dtype: str) -> int:
+        return -(-self.lanes * SIZES[dtype] // PIECE_BYTES)
+
+    def _moved(self, e: Expr, dtype: str) -> int:
         a = affine(e)
-        stride = a.coefficient(name) if a is not None else (2 if name in variables(e) else 0)
-        return 1 if not stride else pieces(dtype) if abs(stride) == 1 else 2 * lanes
+        stride = a.coefficient(self.name) if a is not None else (2 if self.name in variables(e) else 0)
+        return 1 if not stride else self._pieces(dtype) if abs(stride) == 1 else 2 * self.lanes
 
-    total = moved(node.index, node.value.dtype)
-    seen: set[Expr] = set()
-    stack = [node.value]
-    while stack:
-        e = stack.pop()
-        if e in seen:
-            continue
-        seen.add(e)
+    def _value(self, e: Expr) -> int:
+        if e in self.seen:
+            return 0
+        self.seen.add(e)
         if isinstance(e, Load):
-            total += moved(e.index[0], e.dtype)
-            if affine(e.index[0]) is not None:
-                continue  # an affine address is part of the load
-            stack.extend(e.index)
-        elif isinstance(e, Op):
-            if e.dtype == "int64" and affine(e) is not None:
-                continue  # index arithmetic: shared by the unrolled copies
-            many = MATHS_SIZE if e.kind in MATHS or e.kind == "pow" else 1
-            total += many * (pieces(e.dtype) if e.dtype != "int64" or name in variables(e) else 1)
-            stack.extend(e.args)
-    return total
+            own = self._moved(e.index[0], e.dtype)
+            return own if affine(e.index[0]) is not None else own + self._value(e.index[0])
+        if not isinstance(e, Op) or (e.dtype == "int64" and affine(e) is not None):
+            return 0  # index arithmetic is shared by the unrolled copies
+        if e.kind == "select" and self._known(e.args[0]):
+            return self._longer(e.args[1], e.args[2])
+        many = MATHS_SIZE if e.kind in MATHS or e.kind == "pow" else 1
+        own = many * (self._pieces(e.dtype) if e.dtype != "int64" or self.name in variables(e) else 1)
+        return own + sum(self._value(x) for x in e.args)
+
+    def _known(self, condition: Expr) -> bool:
+        """Whether a condition is known where the code is written, so that only one side is."""
+        return variables(condition) <= self.unrolled and not any(isinstance(x, Load) for x in _parts(condition))
+
+    def _longer(self, then: Expr, otherwise: Expr) -> int:
+        """The larger of two sides of which one is written."""
+        before = set(self.seen)
+        size = self._value(then)
+        after, self.seen = self.seen, before
+        other = self._value(otherwise)
+        if size > other:
+            self.seen = after
+        return max(size, other)
+
+
+def _parts(e: Expr) -> Iterator[Expr]:
+    yield e
+    for x in e.args if isinstance(e, Op) else e.index if isinstance(e, Load) else ():
+        yield from _parts(x)

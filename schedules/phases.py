@@ -1,8 +1,8 @@
 """Phases: the workload rewritten so that it can be tiled.
 
-Three decisions of a schedule are taken here, before any loop exists: which stages are inlined, which are
-computed inside another stage's loops, and therefore which become loop programs of their own (phases, run one
-after the other). In a phase
+Decisions of a schedule are taken here, before any loop exists: which convolutions are computed by another
+algorithm (:mod:`~tilewright.schedules.winograd`), which stages are inlined, which are computed inside another
+stage's loops, and therefore which become loop programs of their own (phases, run one after the other). In a phase
 
 - axes that walk in step through all its stages have one name (the *leader's* axis names), axes of extent 1
   are gone;
@@ -23,10 +23,13 @@ from itertools import pairwise
 
 from tilewright.graph.affine import Ranges, affine, make
 from tilewright.graph.dtypes import FLOATS
-from tilewright.graph.expr import Expr, Load, Op, Var, const, loads, rewrite, show, substitute, var, variables
+from tilewright.graph.expr import Expr, Load, Var, const, loads, rewrite, show, substitute, var, variables
 from tilewright.graph.stage import Axes, Stage, TensorType
 from tilewright.graph.workload import Workload
-from tilewright.schedules.steps import At, Inline, Schedule, check
+from tilewright.schedules.factors import product
+from tilewright.schedules.factors import product_factors as product_factors
+from tilewright.schedules.steps import At, Inline, Schedule, Winograd, check
+from tilewright.schedules.winograd import expand
 
 ACC = "_acc"
 
@@ -78,13 +81,16 @@ def phases(workload: Workload, schedule: Schedule) -> list[Phase]:
     """Split a workload into phases, in execution order. Raises ScheduleError where a decision is not
     legal."""
     stages = resolve_views(workload)
+    for step in schedule.steps:
+        if isinstance(step, Winograd):
+            stages = expand(stages, step)
     inlined = [s.stage for s in schedule.steps if isinstance(s, Inline)]
     stages = inline(stages, inlined, workload)
     ats = [s for s in schedule.steps if isinstance(s, At)]
     stages = _give_leaders(stages, {s.stage for s in ats})
     names = [s.output for s in stages]
-    for step in ats:
-        check(step.stage in names and step.leader in names, f"{step}: expected stages of {names}")
+    for at in ats:
+        check(at.stage in names and at.leader in names, f"{at}: expected stages of {names}")
     leader_of = {s.stage: s.leader for s in ats}
     for s in stages:  # an accumulator always belongs to its leader
         if s.output.endswith(ACC) and s.output not in leader_of:
@@ -237,17 +243,7 @@ def _hoisted(s: Stage) -> tuple[Expr, list[Expr]]:
     inside = [f for f in factors if variables(f) & reduced]
     if not outside or not inside:
         return s.body, []
-    body = inside[0]
-    for f in inside[1:]:
-        body = body * f
-    return body, outside
-
-
-def product_factors(body: Expr) -> list[Expr]:
-    """The factors of a product, left to right."""
-    if isinstance(body, Op) and body.kind == "mul" and body.dtype in FLOATS:
-        return product_factors(body.args[0]) + product_factors(body.args[1])
-    return [body]
+    return product(inside), outside
 
 
 def _unify(members: list[Stage], attached: tuple[tuple[str, str, str], ...], types: Mapping[str, TensorType]) -> Phase:

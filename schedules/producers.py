@@ -8,7 +8,7 @@ static widths, is left to :mod:`tilewright.schedules.accumulators`.
 
 from __future__ import annotations
 
-from tilewright.graph.expr import Var, loads
+from tilewright.graph.expr import Var, loads, variables
 from tilewright.schedules.accumulators import accumulate
 from tilewright.schedules.loops import StageLoops
 from tilewright.schedules.nest import Buffer, Node
@@ -43,8 +43,8 @@ def _constant_addresses(stage: PStage, loops: StageLoops, placement: Placement) 
     items = [*loops.items, *placement.leader.items[placement.position[stage.name] :]]
     for reader in phase.stages:
         reads = [e for e in loads(reader.body) if e.tensor == stage.name]
-        if any(not isinstance(i, Var) for e in reads for i in e.index):
-            return False  # a window, not plain axes
+        if any(not isinstance(i, Var) and variables(i) for e in reads for i in e.index):
+            return False  # a window, not plain axes or fixed places
         if reads and reader is not stage and reader is not phase.leader:
             items += placement.loops_of(reader).items
     return all(i.static for i in items if i.axis in axes)

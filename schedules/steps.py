@@ -5,6 +5,8 @@ A schedule is a sequence of steps, one a line. Loops are named ``axis.level``: s
 has one loop, ``i.0``. Factors need not divide: a remainder becomes a second body of static size.
 
 =====================  ====================================================================================================
+``winograd S N``       compute convolution S, which has windows of 3, from tiles of N (2 or 4) outputs along each window axis;
+                       S becomes the stages ``S_data``, ``S_col``, ``S_in``, ``S_mul`` (the products), ``S_row``, ``S_out``
 ``inline S``           compute S where it is read. ``t = relu(c); y = t * 2``  ->  ``y = relu(c) * 2``
 ``at S L LOOP``        compute S inside the named loop of stage L (``tile``: inside the innermost one that stays a loop), into a
                        local buffer that holds just what the loop needs
@@ -48,6 +50,13 @@ class Step:
             value = getattr(self, f.name)
             parts.extend(str(v) for v in (value if isinstance(value, tuple) else (value,)))
         return " ".join(parts)
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Winograd(Step):
+    """``y[x] = sum(d[x + k] * g[k])``  ->  ``y = A(U(g) * B(d))``, tile by tile (:mod:`tilewright.schedules.winograd`)."""
+
+    tile: int
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -121,6 +130,7 @@ class Stream(Step):
 
 
 KEYWORDS: dict[type[Step], str] = {
+    Winograd: "winograd",
     Inline: "inline",
     At: "at",
     Split: "split",

@@ -6,6 +6,7 @@ of small extents.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -80,14 +81,22 @@ class Access:
 
 def accesses(stage: PStage, phase: Phase, sketch: Sketch) -> list[Access]:
     """Every tensor from outside the phase that a stage reads, and what its leader writes."""
-    types = dict(sketch.workload.types)
+    types = sketch.types
     constants = {k for k, _, c in sketch.workload.inputs if c}
     packed: set[Expr] = set()
-    for step in sketch.template:
-        if isinstance(step, Pack) and step.stage == stage.name:
-            packed |= set(loads(product_factors(stage.body)[step.factor]))
+    computed: set[Expr] = set()
     out: dict[tuple[Any, ...], Access] = {}
+    for factor in packed_factors(stage, sketch):
+        if isinstance(factor, Load):
+            packed.add(factor)
+        else:  # computed while it is packed: what is read later is the copy
+            own = set(loads(factor))
+            computed |= own
+            found = _copy(factor, stage.extents, {load.tensor for load in own} <= constants)
+            out[found.tensor, found.dims] = found
     for load in loads(stage.body):
+        if load in computed:
+            continue
         if load.tensor in phase.local:
             continue
         found = access(load, types[load.tensor], stage.extents, load in packed, load.tensor in constants)
@@ -101,6 +110,20 @@ def accesses(stage: PStage, phase: Phase, sketch: Sketch) -> list[Access]:
             inner *= e
         out["store",] = Access(stage.name, SIZES[t.dtype], t.size, tuple(reversed(dims)), True, False, False, False)
     return list(out.values())
+
+
+def packed_factors(stage: PStage, sketch: Sketch) -> list[Expr]:
+    """The factors of a stage's product that the sketch packs."""
+    factors = product_factors(stage.body)
+    return [factors[s.factor] for s in sketch.template if isinstance(s, Pack) and s.stage == stage.name]
+
+
+def _copy(factor: Expr, extents: Mapping[str, int], constant: bool) -> Access:
+    """The packed copy of a computed factor: an array over the axes it depends on."""
+    axes = sorted(variables(factor))
+    dims = tuple((extents[a], ((a, 1),)) for a in axes)
+    size = math.prod(extents[a] for a in axes)
+    return Access("computed factor", SIZES[factor.dtype], size, dims, False, True, constant, False)
 
 
 def access(load: Load, t: TensorType, extents: Mapping[str, int], packed: bool, constant: bool) -> Access:

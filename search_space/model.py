@@ -19,7 +19,7 @@ from tilewright.graph.dtypes import FLOATS, SIZES
 from tilewright.graph.expr import COMPARE, MATHS, Expr, Op, loads, variables
 from tilewright.schedules.phases import Phase, PStage, product_factors
 from tilewright.schedules.steps import At, Order, Pack, Parallel, Split, Spread, Stream, Unroll, Vectorize
-from tilewright.search_space.access import Access, accesses
+from tilewright.search_space.access import Access, accesses, packed_factors
 from tilewright.search_space.sketch import Open, Sketch, evaluate
 
 Floats = NDArray[np.float64]
@@ -225,7 +225,10 @@ def _stage(
             for lp in loops:
                 if lp.axis == axis and lp.level == int(level):
                     spread = spread * lp.trips
-    arithmetic, maths, guards = _arithmetic(stage.body, stage.reducer)
+    unrolled = frozenset(lp.axis for lp in loops if lp.kind == "unroll") - {
+        lp.axis for lp in loops if lp.kind != "unroll"
+    }
+    arithmetic, maths, guards = _Arithmetic(unrolled, packed_factors(stage, sketch)).of(stage.body, stage.reducer)
     stream = any(isinstance(s, Stream) and s.stage == stage.name for s in sketch.template)
     return StageModel(
         stage.name,
@@ -246,27 +249,53 @@ def _stage(
     )
 
 
-def _arithmetic(body: Expr, reducer: str | None) -> tuple[int, float, tuple[frozenset[str], ...]]:
-    """Simple operations at each point (a multiply that is summed counts as one fused operation), the cost
-    of its maths, and the axes of its index comparisons. What computes an index is not counted."""
-    ops, maths = (1 if reducer else 0), 0.0
-    guards: list[frozenset[str]] = []
-    fused = 1 if reducer == "sum" and isinstance(body, Op) and body.kind == "mul" and body.dtype in FLOATS else 0
-    seen: set[Expr] = set()
-    todo = [body]
-    while todo:
-        e = todo.pop()
-        if e in seen or not isinstance(e, Op):
-            continue
-        seen.add(e)
+class _Arithmetic:
+    """Counts the operations of a body at each point. ``unrolled`` axes are constants where code is written, ``packed``
+    factors are only read."""
+
+    def __init__(self, unrolled: frozenset[str], packed: list[Expr]) -> None:
+        self.unrolled = unrolled
+        self.seen: set[Expr] = set(packed)
+        self.guards: list[frozenset[str]] = []
+
+    def of(self, body: Expr, reducer: str | None) -> tuple[int, float, tuple[frozenset[str], ...]]:
+        """Simple operations at each point (a multiply that is summed counts as one fused operation), the cost
+        of its maths, and the axes of its index comparisons. What computes an index is not counted."""
+        fused = 1 if reducer == "sum" and isinstance(body, Op) and body.kind == "mul" and body.dtype in FLOATS else 0
+        ops, maths = self._count(body)
+        return max(1, ops + (1 if reducer else 0) - fused), maths, tuple(self.guards)
+
+    def _count(self, e: Expr) -> tuple[int, float]:
+        if e in self.seen or not isinstance(e, Op):
+            return 0, 0.0
+        self.seen.add(e)
         if e.kind in COMPARE and not list(loads(e)):
-            guards.append(frozenset(variables(e)))
-            continue
-        todo += e.args
+            self.guards.append(frozenset(variables(e)))
+            return 0, 0.0
+        if e.kind == "select" and variables(e.args[0]) <= self.unrolled and not loads(e.args[0]):
+            return self._longer(e.args[1], e.args[2])
+        ops, maths = 0, 0.0
         if e.kind in MATHS or e.kind == "pow":
-            maths += MATHS_COST.get(e.kind, 30)
+            maths = MATHS_COST.get(e.kind, 30)
         elif e.kind in ("div", "floordiv", "mod", "fmod"):
-            maths += 4 if e.dtype in FLOATS else 20
+            maths = 4 if e.dtype in FLOATS else 20
         elif e.kind not in ("cast", "and", "or", "not"):
-            ops += 1
-    return max(1, ops - fused), maths, tuple(guards)
+            ops = 1
+        for x in e.args:
+            more, cost = self._count(x)
+            ops, maths = ops + more, maths + cost
+        return ops, maths
+
+    def _longer(self, then: Expr, otherwise: Expr) -> tuple[int, float]:
+        """The longer of two sides of which one is written."""
+        before, guards = set(self.seen), len(self.guards)
+        first = self._count(then)
+        after, found = self.seen, self.guards[guards:]
+        self.seen = before
+        del self.guards[guards:]
+        second = self._count(otherwise)
+        if sum(first) > sum(second):
+            self.seen = after
+            self.guards[guards:] = found
+            return first
+        return second

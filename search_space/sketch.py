@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.graph.stage import TensorType
 from tilewright.graph.workload import Workload
 from tilewright.schedules.phases import Phase, phases
-from tilewright.schedules.steps import At, Inline, Schedule, Split, Step
+from tilewright.schedules.steps import At, Inline, Schedule, Split, Step, Winograd
 from tilewright.schedules.target import Target
 
 Ints = NDArray[np.int64]
@@ -112,8 +113,16 @@ class Sketch:
     @property
     def structure(self) -> list[Phase]:
         """The phases every candidate of the sketch has."""
-        steps = tuple(s for s in self.template if isinstance(s, (Inline, At)))
+        steps = tuple(s for s in self.template if isinstance(s, (Winograd, Inline, At)))
         return _structure(_Shape(self.workload.hash, steps, self.workload))
+
+    @property
+    def types(self) -> dict[str, TensorType]:
+        """Types of the workload's tensors and of those that only exist between the phases of the sketch."""
+        made = {
+            p.leader.name: TensorType(tuple(e for _, e in p.leader.axes), p.leader.body.dtype) for p in self.structure
+        }
+        return {**made, **self.workload.types}
 
     def columns(self, rows: Ints) -> dict[str, Ints]:
         """Parameter columns of an ``(N, P)`` array."""

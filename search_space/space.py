@@ -16,9 +16,10 @@ from tilewright.search_space.prologue import plan
 from tilewright.search_space.rows_rule import rows_sketches
 from tilewright.search_space.sketch import Open, Sketch
 from tilewright.search_space.tile_rule import tile_sketches
+from tilewright.search_space.winograd_rule import winograd_sketches
 
 Rule = Callable[[Workload, Target], list[Sketch]]
-RULES: tuple[Rule, ...] = (tile_sketches, rows_sketches, attention_sketches, injective_sketches)
+RULES: tuple[Rule, ...] = (winograd_sketches, tile_sketches, rows_sketches, attention_sketches, injective_sketches)
 
 
 @dataclass(frozen=True)

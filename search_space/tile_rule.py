@@ -38,7 +38,9 @@ SMALL_REDUCTION = 7
 
 
 @dataclass(frozen=True, slots=True)
-class _Roles:
+class Roles:
+    """Which axis is the vector, which are repeated in registers, and the rest."""
+
     leader: PStage
     anchor: PStage
     vector: str
@@ -107,7 +109,7 @@ def _windows(workload: Workload, target: Target, p: Plan, base: list[Step]) -> l
         ]
         for packs in _pack_choices(anchor, roles, constants):
             name = f"tile[v={roles.vector},r={'+'.join(roles.tiled) or '-'},pad=plane,pack={''.join(map(str, packs)) or '-'}]"
-            out.append(_spatial(name, workload, target, roles, "ov", packs, base, inside, planes=True))
+            out.append(spatial_sketch(name, workload, target, roles, "ov", packs, base, inside, planes=True))
     return out
 
 
@@ -129,7 +131,7 @@ def _of_phase(
         for order in ("ov", "vo") if roles.tiled else ("ov",):
             for packs in _pack_choices(anchor, roles, constants):
                 name = f"tile[v={roles.vector},r={'+'.join(roles.tiled) or '-'},{order},pack={''.join(map(str, packs)) or '-'}{suffix}]"
-                out.append(_spatial(name, workload, target, roles, order, packs, base, extra))
+                out.append(spatial_sketch(name, workload, target, roles, order, packs, base, extra))
     out += _reduction_vector(workload, target, anchor, leader, base, extra, constants)
     return out
 
@@ -155,12 +157,12 @@ def _output_stride(leader: PStage, axis: str) -> int:
     return 0
 
 
-def _roles(anchor: PStage, leader: PStage, target: Target) -> list[_Roles]:
+def _roles(anchor: PStage, leader: PStage, target: Target) -> list[Roles]:
     """Which spatial axis to vectorise, and which to repeat in registers."""
     axes = [a for a, _ in leader.axes]
     extents = leader.extents
     factors = product_factors(anchor.body)
-    out: list[_Roles] = []
+    out: list[Roles] = []
     for v in axes:
         if extents[v] < 2:
             continue
@@ -176,7 +178,7 @@ def _roles(anchor: PStage, leader: PStage, target: Target) -> list[_Roles]:
         rest = [a for a in axes if a != v and a not in reuse]
         for tiled in _tilings(reuse, rest, extents):
             others = tuple(a for a in axes if a != v and a not in tiled)
-            out.append(_Roles(leader, anchor, v, tiled, others))
+            out.append(Roles(leader, anchor, v, tiled, others))
     return out[:8]
 
 
@@ -197,7 +199,7 @@ def _tilings(reuse: list[str], rest: list[str], extents: dict[str, int]) -> list
     return out or [()]
 
 
-def _pack_choices(anchor: PStage, roles: _Roles, constants: set[str]) -> list[tuple[int, ...]]:
+def _pack_choices(anchor: PStage, roles: Roles, constants: set[str]) -> list[tuple[int, ...]]:
     """Factors to pack: constants always (it costs nothing at run time); others where it may pay, as alternatives."""
     factors = product_factors(anchor.body)
     if len(factors) < 2 or anchor.reducer != "sum":
@@ -246,11 +248,11 @@ def _unrolls(extent: int) -> tuple[int, ...]:
     return tuple(u for u in (1, 2, 4, 8) if u <= extent)
 
 
-def _spatial(
+def spatial_sketch(
     name: str,
     workload: Workload,
     target: Target,
-    roles: _Roles,
+    roles: Roles,
     order: str,
     packs: tuple[int, ...],
     base: list[Step],
@@ -301,7 +303,7 @@ def _spatial(
 
 
 def _constraints(
-    roles: _Roles, target: Target, lanes: int, names: list[str], extents: dict[str, int], nbytes: int
+    roles: Roles, target: Target, lanes: int, names: list[str], extents: dict[str, int], nbytes: int
 ) -> tuple[Constraint, ...]:
     def vectors(c: Columns) -> Ints:
         return -(-c["v"] // lanes)
