@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, final
 
 CACHES: Final = ("hot", "cold", "rotating")
+ALGORITHMS: Final = ("any", "direct")
 TIMER: Final = "loop"
 """A machine-code loop between two readings of the monotonic clock."""
 
@@ -41,6 +42,9 @@ class Policy:
     """Most seconds to check a candidate, and again to time it. Adapts downwards too."""
     seed: int = 0
     """Seed of the input values."""
+    algorithms: str = "any"
+    """`direct` forbids algorithms that magnify rounding errors (Winograd's convolutions); `any` allows them, with the bound
+    of the error stated in the record."""
 
     def __post_init__(self) -> None:
         def expect(condition: bool, name: str, text: str) -> None:
@@ -48,6 +52,7 @@ class Policy:
                 raise ValueError(f"policy {name}: expected {text}; got {getattr(self, name)!r}")
 
         expect(self.cache in CACHES, "cache", f"one of {', '.join(CACHES)}")
+        expect(self.algorithms in ALGORITHMS, "algorithms", f"one of {', '.join(ALGORITHMS)}")
         for name in ("max_time_s", "target_noise", "tolerance", "build_timeout_s", "run_timeout_s"):
             expect(getattr(self, name) > 0, name, "a number above 0")
         expect(0 <= self.min_time_s <= self.max_time_s, "min_time_s", f"0 to max_time_s ({self.max_time_s})")
@@ -59,7 +64,8 @@ class Policy:
     def identity(self) -> dict[str, str]:
         """The part of a policy that a record is keyed by: times under different identities are not
         comparable."""
-        return {"cache": self.cache, "timer": TIMER}
+        found = {"cache": self.cache, "timer": TIMER}
+        return found if self.algorithms == "any" else {**found, "algorithms": self.algorithms}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -54,6 +54,7 @@ from tilewright.schedules.lower import module
 from tilewright.schedules.steps import ScheduleError
 from tilewright.schedules.steps import parse as parse_schedule
 from tilewright.schedules.target import Target
+from tilewright.schedules.winograd import amplification
 
 _PR_SET_PDEATHSIG = 1
 ROTATING_COPIES = (2, 64)
@@ -67,6 +68,11 @@ class Candidate:
     workload: Workload
     harness: Harness
     bound: Bound | None = None
+
+    @property
+    def amplification(self) -> float:
+        """By how much its algorithm may magnify rounding errors."""
+        return amplification(self.harness.built.schedule)
 
 
 class Worker:
@@ -149,7 +155,7 @@ class Worker:
         candidate = self.candidates[message["id"]]
         reference = self.reference(candidate.workload, policy.seed)
         start = time.perf_counter()
-        verdict, candidate.bound = reference.check(candidate.harness, policy.tolerance)
+        verdict, candidate.bound = reference.check(candidate.harness, policy.tolerance, candidate.amplification)
         return {
             "status": "ok" if verdict.error is None else "wrong_result",
             "error": verdict.error,
@@ -184,7 +190,7 @@ class Worker:
         }
         reference = self.reference(candidate.workload, policy.seed)
         for bound in {id(b): b for b in (sets[0], sets[-1])}.values():
-            verdict = reference.judge(reference.trials[-1], bound, policy.tolerance)
+            verdict = reference.judge(reference.trials[-1], bound, policy.tolerance, candidate.amplification)
             if verdict.error is not None:
                 result |= {
                     "damaged": verdict.damaged,

@@ -19,7 +19,9 @@ from tilewright.search_space.tile_rule import tile_sketches
 from tilewright.search_space.winograd_rule import winograd_sketches
 
 Rule = Callable[[Workload, Target], list[Sketch]]
-RULES: tuple[Rule, ...] = (winograd_sketches, tile_sketches, rows_sketches, attention_sketches, injective_sketches)
+RULES: tuple[Rule, ...] = (tile_sketches, rows_sketches, attention_sketches, injective_sketches)
+OTHER_ALGORITHMS: tuple[Rule, ...] = (winograd_sketches,)
+"""Rules whose results round differently from the sums as they are written."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,13 @@ class Space:
         return sum(s.size for s in self.sketches)
 
 
-def space(workload: Workload, target: Target) -> Space:
-    """The space of ``workload``. Never empty: the fallback fits everything. Whether a sketch of the other rules applies is seen
+def space(workload: Workload, target: Target, algorithms: str = "any") -> Space:
+    """The space of ``workload``; with ``algorithms="direct"`` without the algorithms that magnify rounding errors. Never empty: the
+    fallback fits everything. Whether a sketch of the other rules applies is seen
     when a candidate of it is built: one that does not is refused with the reason, and counted."""
-    sketches = [s for rule in RULES for s in rule(workload, target)]
+    sketches = [
+        s for rule in (*RULES, *(OTHER_ALGORITHMS if algorithms == "any" else ())) for s in rule(workload, target)
+    ]
     return Space(workload, target, (*sketches, fallback(workload, target)))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from helpers import host
 from tilewright.graph.workload import Workload
-from tilewright.schedules.phases import ACC, Phase, PStage, phases, product_factors
+from tilewright.schedules.phases import ACC, Phase, PStage, phases, product_factors, resolve_views
 from tilewright.schedules.steps import (
     At,
     Inline,
@@ -26,7 +26,9 @@ from tilewright.schedules.steps import (
     Stream,
     Unroll,
     Vectorize,
+    Winograd,
 )
+from tilewright.schedules.winograd import convolution, expand
 from tilewright.search_space.sketch import enumerate_points
 from tilewright.search_space.space import space
 
@@ -181,13 +183,21 @@ class _Composer:
         return steps
 
     def compose(self) -> Schedule:
-        stages = self.workload.stages
         for _ in range(8):
+            minimal = [
+                Winograd(s.output, int(self.pick(2, 4)))
+                for s in resolve_views(self.workload)
+                if convolution(s) is not None and self.chance(0.5)
+            ]
+            listed = resolve_views(self.workload)
+            for step in minimal:
+                listed = expand(listed, step)
+            stages = {s.output: s for s in listed}
             inlined = [
                 n for n, s in stages.items() if s.reducer is None and n != self.workload.output and self.chance(0.6)
             ]
             kept = [n for n in stages if n not in inlined and n != self.workload.output]
-            base: list[Step] = [Inline(n) for n in inlined]
+            base: list[Step] = [*minimal, *(Inline(n) for n in inlined)]
             later = dict(pairwise([*kept, self.workload.output]))
             into = {n: later[n] if self.chance(0.2) else self.workload.output for n in kept if self.chance(0.6)}
             try:

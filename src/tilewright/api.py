@@ -66,7 +66,8 @@ def compile(
     policy: Policy | None = None,
 ) -> Executable:
     """Compile a model with the best records of ``store``; workloads without one get their default schedule (``on_miss`` is
-    ``fallback``, ``warn`` or ``error``). Never measures."""
+    ``fallback``, ``warn`` or ``error``). Never measures. ``policy`` is the one that records were measured under;
+    ``Policy(algorithms="direct")`` also keeps defaults to the sums as they are written."""
     return Executable(compile_for(model, target or Target.host(), store, shapes=shapes, on_miss=on_miss, policy=policy))
 
 
@@ -81,7 +82,7 @@ def compile_for(
 ) -> Compiled:
     """As :func:`compile`, for a target that need not be this machine: what a model file holds (``tilewright.runtime.save``)."""
     lookup = None if store is None else records_lookup(store, target, policy)
-    return compile_model(load(model, shapes), target, lookup, on_miss)
+    return compile_model(load(model, shapes), target, lookup, on_miss, (policy or Policy()).algorithms)
 
 
 __all__ = ["compile", "compile_for", "load", "load_compiled", "records_lookup"]

@@ -23,6 +23,7 @@ from tilewright.display import TuneDisplay, print_table, time_text
 from tilewright.graph.graph import Graph
 from tilewright.measure import Policy
 from tilewright.options import (
+    ALGORITHMS,
     CACHE,
     EXIT_INTERRUPTED,
     JSON,
@@ -70,6 +71,7 @@ def main() -> None:
     help="Refuse a device that differs more from itself.",
 )
 @CACHE
+@ALGORITHMS
 @STORE
 @JSON
 @reported
@@ -84,6 +86,7 @@ def tune_command(
     seed: int,
     max_noise: float,
     cache: str,
+    algorithms: str,
     store_path: str | None,
     as_json: bool,
 ) -> None:
@@ -98,12 +101,16 @@ def tune_command(
             Budget(seconds, trials),
             strategy=strategy,
             seed=seed,
-            policy=Policy(cache=cache),
+            policy=Policy(cache=cache, algorithms=algorithms),
             listener=display.show,
             max_noise=max_noise,
         )
         path = store.path_text
-        ends = None if result.interrupted else _end_to_end(graph, target, store, Policy(cache=cache))
+        ends = (
+            None
+            if result.interrupted
+            else _end_to_end(graph, target, store, Policy(cache=cache, algorithms=algorithms))
+        )
     if as_json:
         click.echo(json.dumps(_tune_json(result, ends, path)))
     else:
@@ -147,7 +154,8 @@ def tune_command(
 
 def _end_to_end(graph: Graph, target: Target, store: Store, policy: Policy) -> tuple[float, float]:
     """Nanoseconds of the whole model with default schedules and with the store's records, interleaved."""
-    models = [compile_graph(graph, target), compile_graph(graph, target, records_lookup(store, target, policy))]
+    lookups = (None, records_lookup(store, target, policy))
+    models = [compile_graph(graph, target, lookup, algorithms=policy.algorithms) for lookup in lookups]
     samples = [[m.time(0.15) for m in models] for _ in range(3)]
     default, tuned = np.median(np.asarray(samples), axis=0) * 1e9
     return float(default), float(tuned)
@@ -195,6 +203,7 @@ def _tune_json(result: Any, ends: tuple[float, float] | None, path: str) -> dict
 @THREADS
 @click.option("--on-miss", type=click.Choice(["fallback", "warn", "error"]), default="warn", show_default=True)
 @CACHE
+@ALGORITHMS
 @STORE
 @reported
 def compile_command(
@@ -205,12 +214,15 @@ def compile_command(
     threads: int | None,
     on_miss: str,
     cache: str,
+    algorithms: str,
     store_path: str | None,
 ) -> None:
     """Compile MODEL with the best records; nothing is measured."""
     target = target_of(target_name, threads)
     with Store(store_path, read_only=store_exists(store_path)) as store:
-        compiled = compile_for(model, target, store, shapes=shapes, on_miss=on_miss, policy=Policy(cache=cache))
+        compiled = compile_for(
+            model, target, store, shapes=shapes, on_miss=on_miss, policy=Policy(cache=cache, algorithms=algorithms)
+        )
     save(compiled, output)
     covered, total = compiled.coverage()
     click.echo(f"{output}: {total} kernels, {covered} from records; arena {compiled.arena_bytes / 1e6:.1f} MB")

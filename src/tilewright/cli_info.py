@@ -12,7 +12,19 @@ import click
 from tilewright.api import load
 from tilewright.display import print_table, time_text
 from tilewright.measure import Policy, measure_ceilings
-from tilewright.options import CACHE, EXIT_MISS, JSON, SHAPE, STORE, TARGET, THREADS, reported, store_exists, target_of
+from tilewright.options import (
+    ALGORITHMS,
+    CACHE,
+    EXIT_MISS,
+    JSON,
+    SHAPE,
+    STORE,
+    TARGET,
+    THREADS,
+    reported,
+    store_exists,
+    target_of,
+)
 from tilewright.schedules.jit import llvm_version
 from tilewright.schedules.target import Target
 from tilewright.tasks import extract
@@ -25,6 +37,7 @@ from tilewright.tuning_logs import Hit, Store, StoreError, export_jsonl, import_
 @TARGET
 @THREADS
 @CACHE
+@ALGORITHMS
 @STORE
 @JSON
 @reported
@@ -34,6 +47,7 @@ def best_command(
     target_name: str,
     threads: int | None,
     cache: str,
+    algorithms: str,
     store_path: str | None,
     as_json: bool,
 ) -> None:
@@ -45,7 +59,11 @@ def best_command(
         for task in extract(graph, target):
             w = task.workload
             found = store.best(
-                w.hash, target.fingerprint(), Policy(cache=cache).identity(), family=w.family, workload=w.text
+                w.hash,
+                target.fingerprint(),
+                Policy(cache=cache, algorithms=algorithms).identity(),
+                family=w.family,
+                workload=w.text,
             )
             row: dict[str, Any] = {
                 "workload": w.hash,

@@ -43,27 +43,33 @@ Lookup = Callable[[Workload], Choice | str]
 """A record's schedule, or the reason why there is none."""
 
 
-def compile_graph(graph: Graph, target: Target, lookup: Lookup | None = None, on_miss: str = "fallback") -> Executable:
+def compile_graph(
+    graph: Graph, target: Target, lookup: Lookup | None = None, on_miss: str = "fallback", algorithms: str = "any"
+) -> Executable:
     """An executable model. ``on_miss`` is ``fallback`` (default schedules), ``warn`` or ``error`` (MissError naming every
-    workload without a record and why)."""
-    return Executable(compile_model(graph, target, lookup, on_miss))
+    workload without a record and why). ``algorithms="direct"`` keeps default schedules to the sums as they are written."""
+    return Executable(compile_model(graph, target, lookup, on_miss, algorithms))
 
 
-def compile_model(graph: Graph, target: Target, lookup: Lookup | None = None, on_miss: str = "fallback") -> Compiled:
+def compile_model(
+    graph: Graph, target: Target, lookup: Lookup | None = None, on_miss: str = "fallback", algorithms: str = "any"
+) -> Compiled:
     """As :func:`compile_graph`, for any CPU target of this architecture: what a model file holds."""
     if on_miss not in ("fallback", "warn", "error"):
         raise ValueError(f"on_miss: expected fallback, warn or error; got {on_miss!r}")
     groups = fuse(graph, target)
-    chosen = _choose(groups, target, lookup, on_miss)
+    chosen = _choose(groups, target, lookup, on_miss, algorithms)
     kernels: dict[str, Built] = {}
     for g in groups:
         key = g.workload.hash
         if key not in kernels:
-            kernels[key] = _build(g.workload, chosen, target, f"k{len(kernels)}")
+            kernels[key] = _build(g.workload, chosen, target, f"k{len(kernels)}", algorithms)
     return _Linker(graph, target, groups, kernels, chosen).link()
 
 
-def _choose(groups: list[Group], target: Target, lookup: Lookup | None, on_miss: str) -> dict[str, Choice]:
+def _choose(
+    groups: list[Group], target: Target, lookup: Lookup | None, on_miss: str, algorithms: str
+) -> dict[str, Choice]:
     out: dict[str, Choice] = {}
     misses: list[str] = []
     for g in groups:
@@ -73,7 +79,7 @@ def _choose(groups: list[Group], target: Target, lookup: Lookup | None, on_miss:
         found: Choice | str = lookup(w) if lookup is not None else "no records were asked for"
         if isinstance(found, str):
             misses.append(f"{g.origin} ({w.describe()}): {found}")
-            found = Choice(default_for(w, target).schedule, "default", found)
+            found = Choice(default_for(w, target, algorithms).schedule, "default", found)
         out[w.hash] = found
     if misses and on_miss == "error":
         raise MissError(f"{len(misses)} of {len(out)} workloads have no record:\n  " + "\n  ".join(misses))
@@ -84,7 +90,7 @@ def _choose(groups: list[Group], target: Target, lookup: Lookup | None, on_miss:
     return out
 
 
-def _build(workload: Workload, chosen: dict[str, Choice], target: Target, name: str) -> Built:
+def _build(workload: Workload, chosen: dict[str, Choice], target: Target, name: str, algorithms: str) -> Built:
     """Build with the chosen schedule; a record's schedule that no longer applies falls back to the default, loudly."""
     choice = chosen[workload.hash]
     try:
@@ -96,7 +102,7 @@ def _build(workload: Workload, chosen: dict[str, Choice], target: Target, name: 
             "the record of %s does not apply any more (%s); using the default schedule", workload.describe(), error
         )
         chosen[workload.hash] = Choice(
-            default_for(workload, target).schedule, "default", f"its record does not apply: {error}"
+            default_for(workload, target, algorithms).schedule, "default", f"its record does not apply: {error}"
         )
         return build(workload, chosen[workload.hash].schedule, target, name)
 

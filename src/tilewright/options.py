@@ -106,6 +106,13 @@ CACHE = click.option(
     show_default=True,
     help="Cache policy of the records.",
 )
+ALGORITHMS = click.option(
+    "--algorithms",
+    type=click.Choice(["any", "direct"]),
+    default="any",
+    show_default=True,
+    help="'direct' forbids algorithms that magnify rounding errors (Winograd's convolutions).",
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 SEED = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the search.")
 

@@ -70,6 +70,6 @@ def applies(candidate: Candidate) -> bool:
     return True
 
 
-def default_for(workload: Workload, target: Target) -> Candidate:
+def default_for(workload: Workload, target: Target, algorithms: str = "any") -> Candidate:
     """The default candidate of a workload."""
-    return default_candidate(space(workload, target))
+    return default_candidate(space(workload, target, algorithms))

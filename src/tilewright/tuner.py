@@ -212,7 +212,9 @@ class _Run:
         keys = (task.workload.hash, target_hash(self.fingerprint), policy_hash(self.policy_text))
         progress = Progress(task, floor_ns(task, self.target))
         known = self.store.measured(*keys)
-        return _Search(task, space(task.workload, self.target), progress, known, known_before=len(known))
+        return _Search(
+            task, space(task.workload, self.target, self.policy.algorithms), progress, known, known_before=len(known)
+        )
 
     def _strategy(self, search: _Search) -> Strategy:
         """Made when the task is first searched; told everything that is known."""

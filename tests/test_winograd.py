@@ -1,0 +1,146 @@
+"""Winograd's convolutions: every size, padding and tile against the oracle, what is refused, and the bound of the error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers import Case, case, check, host
+from tilewright.graph import ops
+from tilewright.graph.graph import Graph, Tensor
+from tilewright.measure.policy import Policy
+from tilewright.schedules.steps import Schedule, ScheduleError, Winograd, parse
+from tilewright.schedules.winograd import TRANSFORMS, amplification, convolution
+from tilewright.search_space.sketch import enumerate_points
+from tilewright.search_space.space import space
+from tilewright.tasks import default_for
+
+
+def conv(
+    channels: int = 5,
+    filters: int = 7,
+    size: tuple[int, ...] = (9, 11),
+    pad: int = 1,
+    batch: int = 1,
+    window: tuple[int, ...] | None = None,
+    relu: bool = True,
+    **options: Any,
+) -> Case:
+    """A convolution with constant weights, bias and relu."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((batch, channels, *size)).astype(np.float32)
+    w = rng.standard_normal((filters, channels, *(window or (3,) * len(size)))).astype(np.float32)
+    b = rng.standard_normal(filters).astype(np.float32)
+
+    def make(g: Graph) -> Tensor:
+        y = ops.conv(
+            g.input("x", x.shape), g.constant(w, "w"), g.constant(b, "b"), pads=[pad] * 2 * len(size), **options
+        )
+        return ops.relu(y) if relu else y
+
+    return case(make, {"x": x, "w": w, "b": b})
+
+
+def reduction(c: Case) -> str:
+    return next(n for n, s in c.workload.stages.items() if s.reducer is not None)
+
+
+@pytest.mark.parametrize("tile", TRANSFORMS)
+@pytest.mark.parametrize("size", [(4, 4), (5, 6), (7, 7), (13, 10), (8,), (17,)])
+@pytest.mark.parametrize("pad", [0, 1, 2])
+def test_every_size_gives_what_the_convolution_means(tile: int, size: tuple[int, ...], pad: int) -> None:
+    c = conv(size=size, pad=pad, batch=2)
+    check(c, Schedule((Winograd(reduction(c), tile),)))
+
+
+@pytest.mark.parametrize(("size", "relu", "threads"), [((6, 6), True, 1), ((7, 9), False, 2), ((16,), True, 2)])
+def test_the_sketches_apply_and_are_right(size: tuple[int, ...], relu: bool, threads: int) -> None:
+    c = conv(channels=9, filters=20, size=size, relu=relu)
+    sketches = [s for s in space(c.workload, host(threads)).sketches if s.name.startswith("winograd")]
+    assert {s.name[:9] for s in sketches} == {"winograd2", "winograd4"}
+    rng = np.random.default_rng(1)
+    for s in sketches:
+        rows = enumerate_points(s).rows
+        for row in [dict(s.preferred), s.row(rows[int(rng.integers(len(rows)))])]:
+            check(c, s.schedule(row), threads)
+
+
+def test_products_by_point_leave_no_choices_in_the_code() -> None:
+    """Transformed weights are packed once; the choice by point is made while the code is written."""
+    c = conv(channels=8, filters=16, size=(8, 8))
+    sketch = next(s for s in space(c.workload, host()).sketches if s.name.startswith("winograd4"))
+    program = check(c, sketch.schedule(sketch.preferred))
+    assert [b.name for b in program.packed] == [f"{reduction(c)}_mul_acc.pack0"]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"strides": [2, 2]}, "stride"),
+        ({"dilations": [2, 2]}, "dilation"),
+        ({"window": (5, 5)}, "a window of five"),
+        ({"window": (1, 1), "pad": 0}, "no window"),
+    ],
+)
+def test_other_convolutions_are_refused(options: dict[str, Any], why: str) -> None:
+    c = conv(**options)
+    assert convolution(c.workload.stages[reduction(c)]) is None, why
+    with pytest.raises(ScheduleError, match=r"window axes of extent 3 walked with stride 1"):
+        check(c, Schedule((Winograd(reduction(c), 2),)))
+    assert not [s for s in space(c.workload, host()).sketches if s.name.startswith("winograd")]
+
+
+def test_a_depthwise_convolution_is_refused() -> None:
+    x = np.zeros((1, 6, 8, 8), np.float32)
+    w = np.zeros((6, 1, 3, 3), np.float32)
+    c = case(lambda g: ops.conv(g.input("x", x.shape), g.constant(w, "w"), pads=[1] * 4, group=6), {"x": x, "w": w})
+    assert all(convolution(s) is None for s in c.workload.stages.values() if s.reducer)
+
+
+def test_unknown_tiles_and_stages_are_refused() -> None:
+    c = conv()
+    with pytest.raises(ScheduleError, match="expected a tile of 2, 4; got 3"):
+        check(c, Schedule((Winograd(reduction(c), 3),)))
+    with pytest.raises(ScheduleError, match="expected a stage of"):
+        check(c, Schedule((Winograd("t9", 2),)))
+
+
+@pytest.mark.parametrize("tile", TRANSFORMS)
+def test_the_matrices_compute_a_convolution(tile: int) -> None:
+    """``A((G g) * (B d))`` is ``d`` convolved with ``g``, up to rounding."""
+    t = TRANSFORMS[tile]
+    rng = np.random.default_rng(tile)
+    d, g = rng.standard_normal(tile + 2), rng.standard_normal(3)
+    a, b, w = (np.asarray(m) for m in (t.result, t.data, t.weights))
+    assert np.allclose(a @ ((w @ g) * (b @ d)), [d[k : k + 3] @ g for k in range(tile)], atol=1e-13)
+
+
+@pytest.mark.parametrize("tile", TRANSFORMS)
+def test_the_error_stays_within_the_bound(tile: int) -> None:
+    """The stated bound holds, and is not so loose that it says nothing."""
+    c = conv(channels=64, filters=8, size=(16, 16), relu=False)
+    schedule = Schedule((Winograd(reduction(c), tile),))
+    bound = amplification(schedule)
+    assert 1 < bound < 300
+    assert amplification(parse("")) == 1.0
+    from helpers import run
+
+    out, _ = run(c, schedule)
+    terms = 64 * 9
+    magnitude = float(np.abs(c.expected).max())
+    worst = float(np.abs(out - c.expected).max())
+    assert worst <= bound * terms * 2.0**-24 * magnitude * 4
+
+
+def test_it_can_be_forbidden() -> None:
+    c = conv(channels=64, filters=64, size=(28, 28))
+    names = [s.name for s in space(c.workload, host(), "direct").sketches]
+    assert names
+    assert not [n for n in names if n.startswith("winograd")]
+    assert "winograd" in str(default_for(c.workload, host()).schedule)
+    assert "winograd" not in str(default_for(c.workload, host(), "direct").schedule)
+    assert Policy(algorithms="direct").identity() != Policy().identity()
+    with pytest.raises(ValueError, match="algorithms: expected one of any, direct"):
+        Policy(algorithms="fast")
