@@ -7,11 +7,14 @@ from a block of zeros, so nothing outside a tensor is ever touched and no branch
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tilewright.graph.affine import Affine
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import Load
 from tilewright.schedules.emit import Value, memory_type, splat_literal, suffix, vector_type
 from tilewright.schedules.write_scope import Key, Scope
+from tilewright.schedules.write_transposed import pieces, transpose
 
 ZEROS = "@tw_zeros"
 ZERO_BYTES = 2048
@@ -55,27 +58,62 @@ def read(scope: Scope, dtype: str, pointer: str, lanes: int) -> Value:
 
 def collect(scope: Scope, dtype: str, pointers: list[str]) -> Value:
     """One element from each address."""
-    lanes = len(pointers)
-    out = Value("poison", dtype, lanes)
-    for k, p in enumerate(pointers):
-        one = read(scope, dtype, p, 1)
-        out = scope.fn.op(f"insertelement {out.typed}, {one.typed}, i64 {k}", dtype, lanes)
-    return out
+    return _gathered(scope, [read(scope, dtype, p, 1) for p in pointers])
 
 
 def load(scope: Scope, e: Load, a: Affine) -> Value:
     """The elements at index ``a``, remembered until they may have changed."""
-    lane = (*scope.lane, scope.first) if scope.lane is not None else None
-    key: Key = (e.tensor, a, scope.guard, *(scope.vars.get(v, lane) for v, _ in a.terms))
     remembered = e.tensor not in scope.registers
+    key = _key(scope, e, a, {})
     if remembered:
         found = scope.loaded.get(key)
         if found is not None:
             return found
+        unrolled = _neighbours(scope, a)
+        if unrolled is not None:
+            _load_tile(scope, e, a, unrolled)
+            return scope.loaded[key]
     value = _load_at(scope, e.dtype, *address(scope, e.tensor, a))
     if remembered:
         scope.loaded[key] = value
     return value
+
+
+def _key(scope: Scope, e: Load, a: Affine, at: Mapping[str, int]) -> Key:
+    """What a load is remembered as, where some variables have other values."""
+    lane = (*scope.lane, scope.first) if scope.lane is not None else None
+    return (e.tensor, a, scope.guard, *(at.get(v, scope.vars.get(v, lane)) for v, _ in a.terms))
+
+
+def _neighbours(scope: Scope, a: Affine) -> str | None:
+    """The loop whose iterations read neighbours of a load that jumps from lane to lane, if there is one."""
+    if scope.lane is None or scope.guard is not None or a.coefficient(scope.lane[0]) in (-1, 0, 1, 2):
+        return None
+    return next((v for v, c in a.terms if c == 1 and scope.unrolled.get(v, 1) > 1), None)
+
+
+def _load_tile(scope: Scope, e: Load, a: Affine, unrolled: str) -> None:
+    """Remember a load for all iterations of an unrolled loop: contiguous vectors, transposed."""
+    pointer, constant, stride = address(scope, e.tensor, a)
+    now = scope.vars[unrolled]
+    assert isinstance(now, int)
+    for first, length in pieces(scope.unrolled[unrolled], e.dtype):
+        start = constant - now + first
+        rows = [
+            read(scope, e.dtype, offset(scope, pointer, start + k * stride, e.dtype), length)
+            for k in range(scope.lanes)
+        ]
+        columns = transpose(scope.fn, rows) if length > 1 else [_gathered(scope, rows)]
+        for k, v in enumerate(columns):
+            scope.loaded[_key(scope, e, a, {unrolled: first + k})] = v
+
+
+def _gathered(scope: Scope, values: list[Value]) -> Value:
+    """Scalars as one vector."""
+    out = Value("poison", values[0].dtype, len(values))
+    for k, v in enumerate(values):
+        out = scope.fn.op(f"insertelement {out.typed}, {v.typed}, i64 {k}", v.dtype, len(values))
+    return out
 
 
 def gather(scope: Scope, e: Load, index: Value) -> Value:

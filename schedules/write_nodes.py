@@ -15,7 +15,8 @@ from tilewright.schedules.emit import memory_type
 from tilewright.schedules.nest import Alloc, If, Loop, Node, Seq, Store
 from tilewright.schedules.write_memory import ZERO_BYTES
 from tilewright.schedules.write_scope import Scope
-from tilewright.schedules.write_stores import ALIGN, store
+from tilewright.schedules.write_stores import ALIGN, release, store
+from tilewright.schedules.write_transposed import held
 from tilewright.schedules.write_values import value
 
 
@@ -60,14 +61,26 @@ class NodeWriter:
 
     def _loop(self, n: Loop) -> None:
         if n.kind == "unroll":
-            for k in range(constant_extent(n)):
-                self._iteration(n, k)
+            self._unrolled(n)
         elif n.kind == "vector":
             self._vector(n)
         elif isinstance(n.extent, Const) and n.extent.value == 1:
             self._iteration(n, 0)
         else:
             self._counted("0", value(self.scope, n.extent).name, lambda iv: self._iteration(n, iv))
+
+    def _unrolled(self, n: Loop) -> None:
+        scope, extent = self.scope, constant_extent(n)
+        waiting = held(n, scope.lane[0] if scope.lane is not None else None, scope.registers)
+        scope.unrolled[n.var] = extent
+        if waiting is not None:
+            scope.held.append(waiting)
+        for k in range(extent):
+            self._iteration(n, k)
+        del scope.unrolled[n.var]
+        if waiting is not None:
+            scope.held.pop()
+            release(scope, waiting)
 
     def _iteration(self, n: Loop, at: int | str) -> None:
         self.scope.vars[n.var] = at

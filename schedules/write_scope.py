@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tilewright.graph.affine import Affine, affine
 from tilewright.graph.expr import Expr
 from tilewright.schedules.emit import Function, Value
+from tilewright.schedules.write_transposed import Held
 
 Key = tuple[object, ...]
 
@@ -36,6 +37,11 @@ class Scope:
     """Variable and lanes of the vector loop around."""
     first: int = 0
     """The first lane of the piece of a vector loop being written."""
+    unrolled: dict[str, int] = field(default_factory=dict)
+    """Loops around that are repeated, with their extents, as far as every iteration comes to the place where the
+    next instruction is written."""
+    held: list[Held] = field(default_factory=list)
+    """Stores that wait for the end of such a loop."""
     guard: Value | None = None
     """Where this does not hold, nothing may be read."""
     addresses: list[dict[Key, str]] = field(default_factory=lambda: [{}])
@@ -80,11 +86,12 @@ class Scope:
     @contextmanager
     def block(self) -> Iterator[None]:
         """A block of its own: addresses made inside are not seen outside, loads neither way."""
-        outer = self.loaded
+        outer, unrolled = self.loaded, self.unrolled
         self.addresses.append({})
-        self.loaded = {}
+        self.loaded, self.unrolled = {}, {}
         yield
         self.addresses.pop()
+        self.unrolled = unrolled
         self.loaded = {k: v for k, v in outer.items() if k[0] not in self.written and k[0] in self.parameters}
 
     def stored(self, tensor: str) -> None:

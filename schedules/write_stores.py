@@ -1,12 +1,14 @@
 """Write stores.
 
 A product that is summed becomes one fused multiply-add; a store whose place is the same in all lanes reduces the lanes
-first; a streaming store goes past the caches, but only where its address is known to be aligned, because processors
+first; neighbours along an unrolled loop are transposed in registers
+(:mod:`~tilewright.schedules.write_transposed`); a streaming store goes past the caches, but only where its address is known to be aligned, because processors
 have such stores for aligned addresses only.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from tilewright.graph.affine import Affine
@@ -17,6 +19,7 @@ from tilewright.schedules.emit import FAST, Value, vector_type
 from tilewright.schedules.nest import Store
 from tilewright.schedules.scalar import REDUCER_OPS, across, operate
 from tilewright.schedules.write_scope import Scope
+from tilewright.schedules.write_transposed import Held, Place, transpose
 from tilewright.schedules.write_values import value
 
 ALIGN = 64
@@ -31,16 +34,33 @@ def store(scope: Scope, n: Store) -> None:
     dtype = scope.pointers[n.tensor][1]
     place = memory.offset(scope, pointer, constant, dtype)
     if scope.lane is not None and stride == 0:
-        _write(scope, place, _across(scope, n), dtype, a, n.stream)
+        _write(scope, place, _across(scope, n), dtype)
     elif scope.lane is None or stride == 1:
         v = _updated(scope, n, lambda: memory.read(scope, dtype, place, lanes))
-        _write(scope, place, v, dtype, a, n.stream)
+        _write(scope, place, v, dtype, n.stream and _whole(scope, a, v.lanes))
+    elif (waiting := next((h for h in scope.held if h.waits(n)), None)) is not None:
+        k = scope.vars[waiting.var]
+        assert isinstance(k, int)
+        grain = math.gcd(*(c for _, c in scope.split(a)[0]))
+        origin = Place(n.tensor, pointer, constant - k, stride, lanes, grain, n.stream)
+        waiting.values.setdefault(origin, {})[k] = scope.fn.splat(value(scope, n.value), lanes)
     else:
         places = [memory.offset(scope, pointer, constant + k * stride, dtype) for k in range(lanes)]
         v = _updated(scope, n, lambda: memory.collect(scope, dtype, places))
         for k, p in enumerate(places):
-            _write(scope, p, scope.fn.op(f"extractelement {v.typed}, i64 {k}", v.dtype), dtype, a, False)
+            _write(scope, p, scope.fn.op(f"extractelement {v.typed}, i64 {k}", v.dtype), dtype)
     scope.stored(n.tensor)
+
+
+def release(scope: Scope, waiting: Held) -> None:
+    """Write the stores that waited: each lane's neighbours as one vector, or a few."""
+    for place, first, rows in waiting.tiles():
+        dtype = scope.pointers[place.tensor][1]
+        stream = place.stream and place.aligned(first, len(rows))
+        for lane, v in enumerate(transpose(scope.fn, rows)):
+            at = memory.offset(scope, place.pointer, place.constant + first + lane * place.stride, dtype)
+            _write(scope, at, v, dtype, stream)
+        scope.stored(place.tensor)
 
 
 def _across(scope: Scope, n: Store) -> Value:
@@ -68,14 +88,20 @@ def _updated(scope: Scope, n: Store, old: Callable[[], Value]) -> Value:
     return operate(fn, REDUCER_OPS[n.reducer], [old(), new], v.dtype, scope.helpers)
 
 
-def _write(scope: Scope, place: str, v: Value, dtype: str, a: Affine, stream: bool) -> None:
+def _whole(scope: Scope, a: Affine, length: int) -> bool:
+    """Whether ``length`` elements at index ``a`` begin at a multiple of their size wherever loops stand."""
+    if length == 1:
+        return False
+    whole = all(c % length == 0 for name, c in a.terms if scope.lane is None or name != scope.lane[0])
+    return whole and (a.const + scope.first) % length == 0
+
+
+def _write(scope: Scope, place: str, v: Value, dtype: str, stream: bool = False) -> None:
     if dtype == "bool":
         v = scope.fn.op(f"zext {v.typed} to {vector_type('i8', v.lanes)}", "int8", v.lanes)
     align, hint = SIZES[dtype], ""
-    if stream and v.lanes > 1:
-        whole = all(c % v.lanes == 0 for name, c in a.terms if scope.lane is None or name != scope.lane[0])
-        if whole and (a.const + scope.first) % v.lanes == 0:
-            nbytes = v.lanes * SIZES[dtype]
-            align = min(ALIGN, nbytes & -nbytes)  # a multiple of 144 bytes is a multiple of 16 only
-            hint = ", !nontemporal !0"
+    if stream:
+        nbytes = v.lanes * SIZES[dtype]
+        align = min(ALIGN, nbytes & -nbytes)  # a multiple of 144 bytes is a multiple of 16 only
+        hint = ", !nontemporal !0"
     scope.fn.do(f"store {v.typed}, ptr {place}, align {align}{hint}")

@@ -8,7 +8,7 @@ padding) leaves no code; the others are compared in 32 bits, of which a vector h
 from __future__ import annotations
 
 from tilewright.graph.affine import Affine
-from tilewright.graph.expr import Const, Expr, Load, Op, binary, walk
+from tilewright.graph.expr import Const, Expr, Load, Op, binary, variables, walk
 from tilewright.schedules import write_memory as memory
 from tilewright.schedules.emit import Value, splat_literal
 from tilewright.schedules.scalar import operate
@@ -81,7 +81,7 @@ def _select(scope: Scope, e: Op) -> Value:
     fn = scope.fn
     condition = value(scope, e.args[0])
     if condition.name in ("true", "false"):
-        return value(scope, e.args[1] if condition.name == "true" else e.args[2])
+        return _known(scope, e.args[0], e.args[1] if condition.name == "true" else e.args[2])
     then = _under(scope, condition, e.args[1])
     otherwise = e.args[2]
     if _reads(otherwise):
@@ -95,6 +95,15 @@ def _select(scope: Scope, e: Op) -> Value:
         condition = fn.splat(condition, lanes)
     then, other = fn.splat(then, lanes), fn.splat(other, lanes)
     return fn.op(f"select {condition.typed}, {then.typed}, {other.typed}", e.dtype, lanes)
+
+
+def _known(scope: Scope, condition: Expr, e: Expr) -> Value:
+    """``e``, the side of a select that is taken here; other iterations of a loop may take the other side."""
+    saved = scope.unrolled
+    scope.unrolled = {v: n for v, n in saved.items() if v not in variables(condition)}
+    out = value(scope, e)
+    scope.unrolled = saved
+    return out
 
 
 def _under(scope: Scope, condition: Value, e: Expr) -> Value:
