@@ -23,12 +23,12 @@ from tilewright.schedules.steps import (
     Parallel,
     Schedule,
     ScheduleError,
-    Spread,
     Step,
     Unroll,
     Vectorize,
 )
 from tilewright.schedules.target import Target
+from tilewright.search_space.dot_rule import dot_sketches, strides_of
 from tilewright.search_space.injective_rule import copy_steps
 from tilewright.search_space.prologue import Plan, is_padding, plan, worth_threads
 from tilewright.search_space.sketch import Columns, Constraint, Ints, Mask, Open, Param, Sketch
@@ -132,19 +132,7 @@ def _of_phase(
             for packs in _pack_choices(anchor, roles, constants):
                 name = f"tile[v={roles.vector},r={'+'.join(roles.tiled) or '-'},{order},pack={''.join(map(str, packs)) or '-'}{suffix}]"
                 out.append(spatial_sketch(name, workload, target, roles, order, packs, base, extra))
-    out += _reduction_vector(workload, target, anchor, leader, base, extra, constants)
-    return out
-
-
-def _stride(e: Expr, axis: str) -> set[int]:
-    """Strides with which the loads of ``e`` walk ``axis`` (None-affine loads count as stride 0 marker -1)."""
-    out: set[int] = set()
-    for load in loads(e):
-        a = affine(load.index[-1]) if load.index else None
-        if a is not None and (len(load.index) == 1 or a.coefficient(axis)):
-            out.add(a.coefficient(axis))
-        elif axis in variables(e):
-            out.add(-1)
+    out += dot_sketches(workload, target, anchor, leader, base, extra)
     return out
 
 
@@ -166,7 +154,7 @@ def _roles(anchor: PStage, leader: PStage, target: Target) -> list[Roles]:
     for v in axes:
         if extents[v] < 2:
             continue
-        strides = set().union(*(_stride(f, v) for f in factors))
+        strides = set().union(*(strides_of(f, v) for f in factors))
         contiguous_out = _output_stride(leader, v) == 1
         walks = 1 in strides or 2 in strides
         packable = len(factors) > 1 and strides <= {0, 1, 2} | strides
@@ -355,62 +343,3 @@ def _constraints(
             Constraint("register block", "a block is no larger than the axis", lambda c: block(c, 0, roles.tiled[0]))
         )
     return tuple(out)
-
-
-def _reduction_vector(
-    workload: Workload,
-    target: Target,
-    anchor: PStage,
-    leader: PStage,
-    base: list[Step],
-    extra: list[Step | Open],
-    constants: set[str],
-) -> list[Sketch]:
-    """Vectorise along the last reduction axis (dot products, row sums): several accumulators, lanes reduced at the end."""
-    v = anchor.reduce[-1][0]
-    lanes = target.lanes(anchor.body.dtype) if anchor.body.dtype != "bool" else 8
-    extents = anchor.extents
-    if extents[v] < 2 * lanes or not any(_stride(f, v) & {1} for f in product_factors(anchor.body)):
-        return []
-    params = [
-        Param("s", (1, 2, 4, 8), "independent accumulators along the reduction"),
-        Param("w", (lanes,), "width of the vector loop"),
-    ]
-    template: list[Step | Open] = [*base, *extra]
-    axes = [a for a, _ in leader.axes]
-    tiled = axes[-1:]
-    outer = [f"{a}.0" for a in axes]
-    static: list[str] = []
-    if tiled:
-        params.append(Param("r0", tuple(r for r in (1, 2, 4, 6, 8) if r <= extents[tiled[0]]), "rows at once"))
-        template += [Open(leader.name, tiled[0], ("r0",)), Unroll(leader.name, f"{tiled[0]}.1")]
-        static = [f"{tiled[0]}.1"]
-    template.append(Order(leader.name, (*outer, *static)))
-    if outer and worth_threads(workload, target):
-        template.append(Parallel(leader.name, len(outer)))
-    before = [f"{a}.0" for a, _ in anchor.reduce[:-1]]
-    template += [
-        Open(anchor.name, v, ("s*w", "w")),
-        Unroll(anchor.name, f"{v}.1"),
-        Spread(anchor.name, f"{v}.1"),
-        Vectorize(anchor.name, f"{v}.2"),
-        Order(anchor.name, (*before, f"{v}.0", f"{v}.1", *static, f"{v}.2")),
-    ]
-    constraint = Constraint(
-        "registers",
-        "accumulators fit the vector registers",
-        lambda c: c["s"] * (c.get("r0", 1)) <= target.vector_registers - 2,
-    )
-    preferred = {"s": 4, "w": lanes, "r0": 1}
-    return [
-        Sketch(
-            f"dot[v={v}]",
-            workload,
-            target,
-            tuple(template),
-            tuple(params),
-            (constraint,),
-            anchor.name,
-            {p.name: preferred[p.name] for p in params},
-        )
-    ]
