@@ -22,6 +22,8 @@ BYTES_PER_CYCLE = (64.0, 32.0, 7.0)
 """What one core gets from L2, from L3 and from memory where it reads on and on."""
 SCATTERED = (13.0, 4.5, 3.0)
 """The same where lines are evicted early, from crowded cache sets."""
+ONE_STREAM, MORE_STREAMS = 0.67, 0.11
+"""Share of the bandwidth of memory that a core gets while it reads at one place, and what each further place adds."""
 OVERLAP = 0.8
 """Share of a transfer that hides behind what takes longest."""
 REGION_NS = 2000.0
@@ -83,4 +85,5 @@ def transfer_cycles(s: StageCost) -> list[Floats]:
     out = []
     for moved, scattered, fast, slow in zip(s.traffic, s.scattered, BYTES_PER_CYCLE, SCATTERED, strict=True):
         out.append(moved / fast + scattered * (1 / slow - 1 / fast))
+    out[-1] = out[-1] / np.clip(ONE_STREAM + MORE_STREAMS * (s.model.streams - 1.0), ONE_STREAM, 1.0)
     return out

@@ -7,7 +7,7 @@ where the whole reduction is inside, the result itself is the accumulator if its
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tilewright.graph.expr import all_of, binary
 from tilewright.graph.stage import identity
@@ -29,8 +29,10 @@ def accumulate(
     local: Local,
     state: State,
     statements: Statements,
+    guests: Callable[[State], list[Node]],
 ) -> Node:
-    """Reduce ``stage`` into ``local`` inside its first ``inner`` loops, where all spatial widths are static."""
+    """Reduce ``stage`` into ``local`` inside its first ``inner`` loops, where all spatial widths are static. ``guests``
+    makes what is computed at each point before the point itself."""
     assert stage.reducer is not None
     axes = [a for a, _ in stage.axes]
     dtype = stage.body.dtype
@@ -58,10 +60,11 @@ def accumulate(
         nodes.append(wide.fill(each, zero, statements))
 
     def leaf(st: State) -> Node:
+        before = guests(st)
         value = statements.value(stage, stage.body, st)
         if wide is None or any(i.axis in st.short for i in wide.counts):
-            return statements.put(result, st, value, stage.reducer)
-        return statements.store(wide.local.buffer.name, wide.index(st), value, stage.reducer)
+            return seq([*before, statements.put(result, st, value, stage.reducer)])
+        return seq([*before, statements.store(wide.local.buffer.name, wide.index(st), value, stage.reducer)])
 
     nodes.append(open_all(items, loops, state, leaf))
     if wide is not None:

@@ -2,14 +2,16 @@
 
 A producer shares the axes of the leader, so the loops of these axes that are already open where it is computed are
 its own too, with the leader's tile sizes; inside them it takes the leader's sizes and kinds unless its steps say
-otherwise. All of this is known before any loop is opened and is refused here.
+otherwise. A producer may also be computed inside all loops of another producer that reads it (a *guest* of that
+host): it then has the loops of the host. All of this is known before any loop is opened and is refused here.
 """
 
 from __future__ import annotations
 
+from tilewright.graph.expr import Var, loads
 from tilewright.schedules.loops import StageLoops, sizes_of, stage_loops
-from tilewright.schedules.phases import Phase, PStage
-from tilewright.schedules.steps import Schedule, ScheduleError, check
+from tilewright.schedules.phases import Phase, PStage, product_factors
+from tilewright.schedules.steps import At, Schedule, check
 
 
 class Placement:
@@ -22,19 +24,53 @@ class Placement:
         self.sizes = sizes_of(phase.leader, schedule, {})
         self.leader = stage_loops(phase.leader, schedule, self.sizes, {}, {})
         self.position: dict[str, int] = {}
+        self.host: dict[str, str] = {n: into for n, into, _ in phase.attached if into != phase.leader.name}
         parallel = [k for k, i in enumerate(self.leader.items) if i.kind == "parallel"]
         self.parallel_end = parallel[-1] + 1 if parallel else 0
         """The number of loops down to the innermost parallel one."""
+        loop_of = {name: loop for name, _, loop in phase.attached}
         for name, into, loop in phase.attached:
-            if into != phase.leader.name:
-                raise ScheduleError(f"at {name}: expected the leader {phase.leader.name}; got {into!r}")
-            self.position[name] = self._position(name, loop)
+            if into in loop_of:
+                check(loop == "tile", f"at {name}: expected tile, inside all loops of {into}; got {loop!r}")
+                check(into not in self.host, f"at {name}: expected {into} to be computed in {phase.leader.name}")
+            self.position[name] = self._position(name, loop_of.get(into, loop))
             self._check_place(name, len(parallel))
         for a, b in zip(phase.attached, phase.attached[1:], strict=False):
             check(
                 self.position[a[0]] <= self.position[b[0]],
                 f"at {b[0]}: it must be computed no further out than {a[0]}, which comes before it",
             )
+
+        for name, into in self.host.items():
+            self._check_guest(phase.stage(name), phase.stage(into))
+
+    def guests(self, host: str) -> list[PStage]:
+        """The producers computed inside all loops of ``host``, in order."""
+        return [self.phase.stage(n) for n, _, _ in self.phase.attached if self.host.get(n) == host]
+
+    def _check_guest(self, guest: PStage, host: PStage) -> None:
+        """Refuse a guest that the loops of its host would not compute once at every point, just before it is read."""
+        stages = self.phase.stages
+        text = f"at {guest.name} {host.name}"
+        check(guest.reducer is None, f"{text}: expected a stage without a reduction")
+        inside = {i.axis for i in self.loops_of(host).items}
+        own = {a for a, _ in guest.axes}
+        check(
+            inside <= own <= set(host.extents),
+            f"{text}: expected the axes {sorted(inside)} of its loops; got {sorted(own)}",
+        )
+        before = stages[stages.index(guest) + 1 : stages.index(host) + 1]
+        for reader in before:
+            reads = [e for e in loads(reader.body) if e.tensor == guest.name]
+            with_host = reader is host or self.host.get(reader.name) == host.name
+            check(
+                not reads or (with_host and all(isinstance(i, Var) for e in reads for i in e.index)),
+                f"{text}: expected {reader.name} to read it in step, in the same loops",
+            )
+        steps = [s for s in self.schedule.of(guest.name) if not isinstance(s, At)]
+        check(not steps, f"{'; '.join(map(str, steps))}: {guest.name} has no loops of its own inside {host.name}")
+        packed = [p for p in self.loops_of(host).packs if guest.name in _read_by_factor(host, p.factor)]
+        check(not packed, f"{text}: {host.name} packs a factor that reads it")
 
     def _position(self, name: str, loop: str) -> int:
         if loop == "root":
@@ -65,6 +101,9 @@ class Placement:
         """The loops of a stage, for a producer those that are not open where it is computed."""
         if stage is self.phase.leader:
             return self.leader
+        if stage.name in self.host:
+            host = self.loops_of(self.phase.stage(self.host[stage.name]))
+            return StageLoops(stage.name, host.items, frozenset(), (), False)
         opened = [i.axis for i in self.leader.items[: self.position[stage.name]]]
         kinds = {i.name: i.kind for i in self.leader.items if i.kind != "parallel"}
         inherited = self._inherited(stage)
@@ -92,3 +131,9 @@ class Placement:
         """The leader's tile sizes of the axes that ``stage`` shares with it."""
         spatial = {a for a, _ in stage.axes}
         return {a: s for a, s in self.sizes.items() if a in spatial}
+
+
+def _read_by_factor(stage: PStage, factor: int) -> set[str]:
+    """The tensors that a factor of the product ``stage`` sums reads."""
+    factors = product_factors(stage.body)
+    return {e.tensor for e in loads(factors[factor])} if factor < len(factors) else set()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from tilewright.graph.expr import Var, loads, variables
 from tilewright.schedules.accumulators import accumulate
 from tilewright.schedules.loops import StageLoops
-from tilewright.schedules.nest import Buffer, Node
+from tilewright.schedules.nest import Buffer, Node, Seq, seq
 from tilewright.schedules.opening import open_all, open_loop, resolve
 from tilewright.schedules.packing import ROOT, Packing
 from tilewright.schedules.phases import PStage
@@ -51,12 +51,23 @@ def _constant_addresses(stage: PStage, loops: StageLoops, placement: Placement) 
 
 
 def produce(stage: PStage, placement: Placement, packing: Packing, statements: Statements, state: State) -> Node:
-    """Compute a producer into its buffer."""
+    """Compute a producer into its buffer. A guest of another producer is computed there."""
+    if stage.name in placement.host:
+        return Seq(())
     loops = placement.loops_of(stage)
     local = state.locals[stage.name]
+    guests = placement.guests(stage.name)
+
+    def first(st: State) -> list[Node]:
+        """What is computed at each point just before the stage itself."""
+        return [statements.put(st.locals[g.name], st, statements.value(g, g.body, st)) for g in guests]
+
     if stage.reducer is None:
         return open_all(
-            loops.items, loops, state, lambda s: statements.put(local, s, statements.value(stage, stage.body, s))
+            loops.items,
+            loops,
+            state,
+            lambda s: seq([*first(s), statements.put(local, s, statements.value(stage, stage.body, s))]),
         )
     inner = _inside(stage, loops)
     places = [i.name for i in loops.items[:inner]]
@@ -85,7 +96,7 @@ def produce(stage: PStage, placement: Placement, packing: Packing, statements: S
         for a, _ in stage.axes:
             if isinstance(st.width[a], Dyn):
                 return resolve(a, st, static)
-        return accumulate(stage, loops, inner, sizes, local, st, statements)
+        return accumulate(stage, loops, inner, sizes, local, st, statements, first)
 
     return outside(0, state)
 

@@ -65,7 +65,7 @@ def _intrinsic(name: str, flags: str = "") -> Callable[[Function, list[Value], s
 
 def _extreme(name: str, compare: str) -> Callable[[Function, list[Value], str, int], Value]:
     """NaN-propagating max/min. With a constant operand one compare is enough: the other side wins when it is
-    NaN."""
+    NaN. Zeros of either sign are equal: to order them would take three more instructions."""
 
     def emit(fn: Function, a: list[Value], dtype: str, lanes: int) -> Value:
         x, y = a
@@ -74,7 +74,7 @@ def _extreme(name: str, compare: str) -> Callable[[Function, list[Value], str, i
         if not x.name.startswith("%") and "0x7FF8" not in x.name:
             c = fn.op(f"fcmp {compare} {x.typed}, {y.name}", "bool", lanes)
             return fn.op(f"select {c.typed}, {x.typed}, {y.typed}", dtype, lanes)
-        return fn.intrinsic(name, [x, y], dtype, lanes)
+        return fn.intrinsic(name, [x, y], dtype, lanes, "nsz")
 
     return emit
 
@@ -315,6 +315,8 @@ def across(fn: Function, reducer: str, v: Value) -> Value:
             start = "0x0000000000000000" if reducer == "sum" else "0x3FF0000000000000"
             fn.declare(f"declare {scalar} {name}({scalar}, {v.type})")
             return fn.op(f"call reassoc {scalar} {name}({scalar} {start}, {v.typed})", v.dtype)
+        fn.declare(f"declare {scalar} {name}({v.type})")
+        return fn.op(f"call nsz {scalar} {name}({v.typed})", v.dtype)
     else:
         name = "or" if v.dtype == "bool" and reducer == "sum" else _REDUCE_INT[reducer]
         if reducer in ("max", "min"):

@@ -9,7 +9,8 @@ has one loop, ``i.0``. Factors need not divide: a remainder becomes a second bod
                        S becomes the stages ``S_data``, ``S_col``, ``S_in``, ``S_mul`` (the products), ``S_row``, ``S_out``
 ``inline S``           compute S where it is read. ``t = relu(c); y = t * 2``  ->  ``y = relu(c) * 2``
 ``at S L LOOP``        compute S inside the named loop of stage L (``tile``: inside the innermost one that stays a loop), into a
-                       local buffer that holds just what the loop needs
+                       local buffer that holds just what the loop needs. Where L is itself computed inside a stage,
+                       ``tile`` computes S inside all loops of L, just before each element is read
 ``split S AXIS N...``  tile an axis.  ``for i in M``  ->  ``for i.0: for i.1: for i.2``
 ``order S LOOP...``    the order of the loops of S, outermost first (all of them)
 ``parallel S N``       run the N outermost loops of S in parallel, fused

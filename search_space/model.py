@@ -21,6 +21,7 @@ from tilewright.schedules.phases import Phase, PStage, product_factors
 from tilewright.schedules.steps import At, Order, Pack, Parallel, Split, Spread, Stream, Unroll, Vectorize
 from tilewright.search_space.access import Access, accesses, packed_factors
 from tilewright.search_space.sketch import Open, Sketch, evaluate
+from tilewright.search_space.streams import streams
 
 Floats = NDArray[np.float64]
 
@@ -57,6 +58,8 @@ class StageModel:
     stream: bool
     guards: tuple[frozenset[str], ...] = ()
     """Axes of each index comparison evaluated at every point (inlined padding)."""
+    streams: Floats | float = 1.0
+    """Places of memory that are read at once (:mod:`tilewright.search_space.streams`)."""
     buffered: int = 0
     """Local tensors in memory (not in registers) that are read or written at every point."""
 
@@ -246,6 +249,7 @@ def _stage(
         leader,
         stream,
         guards,
+        streams(stage, phase, sketch, loops, n),
     )
 
 

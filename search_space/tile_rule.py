@@ -28,7 +28,7 @@ from tilewright.schedules.steps import (
     Vectorize,
 )
 from tilewright.schedules.target import Target
-from tilewright.search_space.dot_rule import dot_sketches, strides_of
+from tilewright.search_space.dot_rule import column_sketches, dot_sketches, stream_sketches, strides_of
 from tilewright.search_space.injective_rule import copy_steps
 from tilewright.search_space.prologue import Plan, is_padding, plan, worth_threads
 from tilewright.search_space.sketch import Columns, Constraint, Ints, Mask, Open, Param, Sketch
@@ -132,7 +132,8 @@ def _of_phase(
             for packs in _pack_choices(anchor, roles, constants):
                 name = f"tile[v={roles.vector},r={'+'.join(roles.tiled) or '-'},{order},pack={''.join(map(str, packs)) or '-'}{suffix}]"
                 out.append(spatial_sketch(name, workload, target, roles, order, packs, base, extra))
-    out += dot_sketches(workload, target, anchor, leader, base, extra)
+    for rule in (dot_sketches, stream_sketches, column_sketches):
+        out += rule(workload, target, anchor, leader, base, extra)
     return out
 
 

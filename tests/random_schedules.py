@@ -163,7 +163,10 @@ class _Composer:
         own, order = self.leader(leader)
         steps = list(own)
         least = 0
+        guests = {n for n, into, _ in phase.attached if into != leader.name}
         for stage in phase.stages[:-1]:
+            if stage.name in guests and self.chance(0.8):
+                continue  # inside all loops of the stage that reads it
             # attached no further out than the one before it
             places = ["root", *order]
             loop = "tile" if self.chance(0.5) else places[int(self.rng.integers(least, len(places)))]

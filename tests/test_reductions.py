@@ -1,0 +1,130 @@
+"""Reductions that read memory once: producers computed inside a reduction's loops, streams of packed weights, columns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from helpers import Case, case, check, host, values
+from tilewright.cost_model.prior import prior_ns
+from tilewright.graph.expr import unary
+from tilewright.graph.graph import Graph, Tensor
+from tilewright.schedules.steps import ScheduleError
+from tilewright.search_space.sketch import Sketch, enumerate_points
+from tilewright.search_space.space import space
+
+RNG = np.random.default_rng(0)
+
+
+def exponentials(rows: int = 5, columns: int = 43) -> Case:
+    """``e / sum(e)`` with ``e = exp(x)``: the rows are read back after they were summed."""
+
+    def make(g: Graph) -> Tensor:
+        x = g.input("x", (rows, columns))
+        e = g.compute((rows, columns), lambda i, j: unary("exp", x[i, j]))
+        s = g.compute((rows,), lambda i, k: e[i, k], reduce=(columns,), reducer="sum")
+        return g.compute((rows, columns), lambda i, j: e[i, j] / s[i])
+
+    return case(make, {"x": values(RNG, (rows, columns))})
+
+
+GUEST = "at t0 t1 tile\nat t1 t2 i0.0\n"
+GUESTS = {
+    "elements": GUEST,
+    "lanes": GUEST + "split t1 i1 8\nvectorize t1 i1.1",
+    "separate accumulators": GUEST + "split t1 i1 16 4\nunroll t1 i1.1\nspread t1 i1.1\nvectorize t1 i1.2",
+    "threads": GUEST + "parallel t2 1\nsplit t1 i1 8\nvectorize t1 i1.1",
+    "blocks of the reduction": "at t0 t1 tile\nat t1 t2 root\nsplit t1 i1 8\norder t1 i1.0 i0.0 i1.1\nvectorize t1 i1.1",
+    "a strip of rows": "at t0 t1 tile\nat t1 t2 i0.0\nsplit t2 i0 4\norder t2 i0.0 i1.0 i0.1\nvectorize t2 i0.1\norder t1 i1.0 i0.1",
+}
+
+
+@pytest.mark.parametrize("text", GUESTS.values(), ids=GUESTS)
+def test_a_producer_inside_all_loops_of_a_reduction(text: str) -> None:
+    program = check(exponentials(), text, threads=2)
+    assert str(program).count("exp(") <= 3, "it is computed once: in full tiles, a short one, and the rest"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GUEST + "split t0 i1 8", "has no loops of its own"),
+        ("at t0 t1 i0.0\nat t1 t2 i0.0", "expected tile, inside all loops of t1"),
+        ("at t0 t2 i0.0\nat t1 t0 tile\n", "t0 is used before|computed inside itself|expected"),
+    ],
+)
+def test_a_guest_that_does_not_fit_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        check(exponentials(), text)
+
+
+def test_a_guest_with_other_axes_than_its_host_is_refused() -> None:
+    def make(g: Graph) -> Tensor:
+        x, y = g.input("x", (5,)), g.input("y", (5, 7))
+        e = g.compute((5,), lambda k: unary("exp", x[k]))
+        s = g.compute((7,), lambda j, k: e[k] * y[k, j], reduce=(5,), reducer="sum")
+        return g.compute((7, 5), lambda j, k: e[k] - s[j])
+
+    with pytest.raises(ScheduleError, match="expected the axes"):
+        check(case(make, {"x": values(RNG, (5,)), "y": values(RNG, (5, 7))}), "at t0 t1 tile\nat t1 t2 root")
+
+
+def sketch(c: Case, name: str, threads: int = 1, lanes: int = 4) -> Sketch:
+    """The sketch of that name on a machine with caches so small that everything is large."""
+    small = replace(host(threads), vector_bits=32 * lanes, l1d_bytes=256, l2_bytes=512)
+    return next(s for s in space(c.workload, small).sketches if s.name.startswith(name))
+
+
+def some(s: Sketch, count: int = 12) -> list[dict[str, int]]:
+    """Some points of a sketch, the preferred one first."""
+    rows = enumerate_points(s).rows
+    picked = np.random.default_rng(0).choice(len(rows), min(count, len(rows)), replace=False)
+    return [dict(s.preferred), *(s.row(rows[k]) for k in picked)]
+
+
+def matrix(rows: int, columns: int = 37, inner: int = 29) -> Case:
+    """A few rows times a constant matrix."""
+    x, w = values(RNG, (rows, inner), whole=True), values(RNG, (inner, columns), whole=True)
+
+    def make(g: Graph) -> Tensor:
+        a, b = g.input("x", (rows, inner)), g.constant(w)
+        return g.compute((rows, columns), lambda i, j, k: a[i, k] * b[k, j], reduce=(inner,), reducer="sum")
+
+    return case(make, {"x": x}, exact=True)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_streams_of_a_packed_matrix(rows: int) -> None:
+    c = matrix(rows)
+    s = sketch(c, "streams", threads=2)
+    for row in some(s):
+        check(c, s.schedule(row), threads=2)
+
+
+def test_a_matrix_that_many_rows_use_is_not_streamed() -> None:
+    with pytest.raises(StopIteration):
+        sketch(matrix(40), "streams")
+
+
+@pytest.mark.parametrize("reducer", ["sum", "max", "min"])
+def test_columns(reducer: str) -> None:
+    x = values(RNG, (3, 13, 37), whole=True)
+
+    def make(g: Graph) -> Tensor:
+        a = g.input("x", (3, 13, 37))
+        return g.compute((3, 37), lambda i, j, k: a[i, k, j], reduce=(13,), reducer=reducer)
+
+    c = case(make, {"x": x}, exact=True)
+    s = sketch(c, "columns", threads=2)
+    for row in some(s):
+        check(c, s.schedule(row), threads=2)
+
+
+def test_several_streams_are_expected_to_be_faster_than_one() -> None:
+    """A matrix in memory: the prior knows that one stream of it is slow."""
+    c = matrix(1, 4096, 4096)
+    s = next(s for s in space(c.workload, host(1)).sketches if s.name.startswith("streams"))
+    one, four = (prior_ns(s, np.array([[{"v": 8, "t": t, "u": 1}[p.name] for p in s.params]])) for t in (1, 4))
+    assert four[0] < 0.8 * one[0]
