@@ -39,6 +39,8 @@ SLACK = 0.1
 LOOP_ENTRY = 4.0
 """Cycles to set up a loop, and to leave it where the branch predictor does not expect that."""
 TILE_ENTRY = 8.0
+RESUME = 1.0
+"""Cycles to fetch an accumulator that the block of the reduction before has left in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ def tile_cost(s: StageModel, target: Target, n: int) -> TileCost:
     for count, width in _variants(s, tiled, cover):
         b = body(s, target, {**cover, **width})
         first = first or b
-        times = count * depth.reduce_trips
+        tiles = count * depth.blocks
+        times = tiles * depth.reduce_trips
         fma = (b.fma + b.maths) / target.fma_per_cycle + b.guards / 2.0
         shuffles = b.shuffles
         load = np.maximum(
@@ -103,7 +106,7 @@ def tile_cost(s: StageModel, target: Target, n: int) -> TileCost:
         )
         each = np.maximum(np.maximum(fma, load), np.maximum(front, latency))
         each = each + SLACK * (fma + load + front + latency - each)
-        entry = count * _entry(s, target, b)
+        entry = tiles * (_entry(s, target, b) + np.where(depth.blocks > 1.0, RESUME * b.accumulators, 0.0))
         total["cycles"] = total["cycles"] + times * each + entry
         for name, value in (
             ("fma", fma),
@@ -136,8 +139,10 @@ class _Depth:
 
     reduce_trips: Any
     """Iterations of the reduction loops inside one tile."""
+    blocks: Any
+    """Iterations of the reduction loops outside the tiles: each visits every tile."""
     outer_trips: Any
-    """Tiles."""
+    """Visits of tiles."""
     inner_trips: Any
     loop_cycles: Any
 
@@ -149,15 +154,17 @@ class _Depth:
         for lp in dynamic[last + 1 :]:
             reduce = reduce * lp.trips
         outer: Any = 1.0
+        blocks: Any = 1.0
         cycles: Any = 0.0
         for k, lp in enumerate(dynamic):
+            blocks = blocks * (lp.trips if lp.axis in s.reduce and k <= last else 1.0)
             entries = outer
             outer = outer * lp.trips
             looped = lp.trips > 1.0
             own = outer if k < len(dynamic) - 1 else 0.0
             cycles = cycles + np.where(looped, own * 1.0 + entries * LOOP_ENTRY, 0.0)
         inner = dynamic[-1].trips if dynamic else 1.0
-        return _Depth(reduce, outer / reduce, inner, cycles)
+        return _Depth(reduce, blocks, outer / reduce, inner, cycles)
 
 
 def _variants(s: StageModel, tiled: list[str], cover: Mapping[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:

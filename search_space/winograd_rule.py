@@ -27,8 +27,9 @@ from tilewright.schedules.target import Target
 from tilewright.schedules.winograd import COLUMNS, DATA, POINTS, ROWS, TILES, TRANSFORMS, WEIGHTED, convolution
 from tilewright.search_space.injective_rule import copy_steps
 from tilewright.search_space.prologue import Plan, is_padding, plan, worth_threads
+from tilewright.search_space.register_tile import spatial_sketch
+from tilewright.search_space.roles import Roles
 from tilewright.search_space.sketch import Open, Sketch
-from tilewright.search_space.tile_rule import Roles, spatial_sketch
 
 WIDEST = 16
 """Lanes of a transform: wider vectors of this many values at once only spill."""

@@ -1,0 +1,154 @@
+"""A reduction in register tiles as a sketch: its parameters, its template and its constraints."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.graph.dtypes import SIZES
+from tilewright.graph.expr import variables
+from tilewright.graph.workload import Workload
+from tilewright.schedules.phases import product_factors
+from tilewright.schedules.steps import Order, Pack, Parallel, Step, Unroll, Vectorize
+from tilewright.schedules.target import Target
+from tilewright.search_space.prologue import worth_threads
+from tilewright.search_space.roles import Roles
+from tilewright.search_space.sketch import Columns, Constraint, Ints, Mask, Open, Param, Sketch
+
+SMALL_REDUCTION = 7
+"""Reduction axes up to this extent (the windows of a convolution) may be unrolled whole."""
+
+
+def widths(extent: int, lanes: int) -> tuple[int, ...]:
+    """Vector widths to try: multiples of the lanes, and the whole axis where it is short."""
+    out = {w for w in (lanes, 2 * lanes, 3 * lanes, 4 * lanes) if w < extent + lanes}
+    if extent <= 4 * lanes:
+        out = {w for w in out if w < extent} | {extent}
+    return tuple(sorted(out)) or (extent,)
+
+
+def block_counts(extent: int, unit: int, most: int = 64) -> tuple[int, ...]:
+    """Numbers of tiles in a cache block: powers of two up to the axis, and one for the whole of it."""
+    count = -(-extent // max(1, unit))
+    out = {b for b in (1, 2, 4, 8, 16, 32, 64) if b < count and b <= most}
+    return tuple(sorted(out | {min(count, 4096)}))
+
+
+def repeats(extent: int) -> tuple[int, ...]:
+    return tuple(
+        sorted({r for r in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14) if r <= extent} | ({extent} if extent <= 14 else set()))
+    )
+
+
+def unrolls(extent: int) -> tuple[int, ...]:
+    if extent <= SMALL_REDUCTION:
+        return (1, extent)
+    return tuple(u for u in (1, 2, 4, 8) if u <= extent)
+
+
+def spatial_sketch(
+    name: str,
+    workload: Workload,
+    target: Target,
+    roles: Roles,
+    order: str,
+    packs: tuple[int, ...],
+    base: list[Step],
+    extra: list[Step | Open],
+    planes: bool = False,
+) -> Sketch:
+    leader, anchor, v = roles.leader, roles.anchor, roles.vector
+    lanes = target.lanes(anchor.body.dtype) if anchor.body.dtype != "bool" else 8
+    extents = anchor.extents
+    params: list[Param] = [Param("v", widths(extents[v], lanes), "width of the vector loop")]
+    template: list[Step | Open] = [*base, *extra, Open(leader.name, v, ("v*vb", "v"))]
+    params.append(Param("vb", block_counts(extents[v], lanes), "vector tiles in a cache block"))
+    preferred: dict[str, int] = {}
+    for k, a in enumerate(roles.tiled):
+        params.append(Param(f"r{k}", repeats(extents[a]), f"repeats of {a} in registers"))
+        if k == 0:
+            params.append(Param(f"r{k}b", block_counts(extents[a], 4), f"register tiles of {a} in a cache block"))
+            template.append(Open(leader.name, a, (f"r{k}*r{k}b", f"r{k}")))
+        else:
+            template.append(Open(leader.name, a, (f"r{k}",)))
+    outer = [f"{a}.0" for a in roles.others]
+    blocks = [f"{a}.0" for a in roles.tiled] + [f"{v}.0"]
+    tiles = [f"{roles.tiled[0]}.1"] if roles.tiled else []
+    tiles = [*tiles, f"{v}.1"] if order == "ov" else [f"{v}.1", *tiles]
+    static = [f"{a}.{2 if k == 0 else 1}" for k, a in enumerate(roles.tiled)] + [f"{v}.2"]
+    template.append(Order(leader.name, (*outer, *blocks, *tiles, *static)))
+    if worth_threads(workload, target):
+        template.append(Parallel(leader.name, len(outer) + (0 if planes else len(blocks))))
+    template += [Unroll(leader.name, s) for s in static[:-1]]
+    template.append(Vectorize(leader.name, static[-1]))
+    reduce = [a for a, _ in anchor.reduce]
+    for k, a in enumerate(reduce):
+        params.append(Param(f"u{k}", unrolls(extents[a]), f"unrolling of {a}"))
+        template += [Open(anchor.name, a, (f"u{k}",)), Unroll(anchor.name, f"{a}.1")]
+    template.append(Order(anchor.name, (*[f"{a}.0" for a in reduce], *[f"{a}.1" for a in reduce], *static)))
+    for factor in packs:
+        used = variables(product_factors(anchor.body)[factor])
+        layout = [lp for lp in (*outer, *blocks, *tiles) if lp.rsplit(".", 1)[0] in used]
+        layout += [f"{a}.{k}" for k in (0, 1) for a in reduce if a in used]
+        layout += [lp for lp in static if lp.rsplit(".", 1)[0] in used]
+        template.append(Pack(anchor.name, factor, "root", tuple(layout)))
+    wanted = {"v": 2 * lanes, "r0": 6, "vb": 8, "r0b": 8, "r1": 1, "u0": 1}
+    for p in params:
+        goal = wanted.get(p.name, max(p.values))
+        preferred[p.name] = min(p.values, key=lambda x: (abs(x - goal), x))
+    limits = constraints_of(roles, target, lanes, [p.name for p in params], extents, SIZES[anchor.body.dtype])
+    return Sketch(name, workload, target, tuple(template), tuple(params), limits, anchor.name, preferred)
+
+
+def constraints_of(
+    roles: Roles, target: Target, lanes: int, names: list[str], extents: dict[str, int], nbytes: int
+) -> tuple[Constraint, ...]:
+    def vectors(c: Columns) -> Ints:
+        return -(-c["v"] // lanes)
+
+    def repeats(c: Columns) -> Ints:
+        out = np.ones_like(c["v"])
+        for k in range(len(roles.tiled)):
+            out = out * c[f"r{k}"]
+        return out
+
+    def unrolled(c: Columns) -> Ints:
+        out = np.ones_like(c["v"])
+        for n in names:
+            if n.startswith("u"):
+                out = out * c[n]
+        return out
+
+    def bodies(c: Columns) -> Ints:
+        out: Ints = 1 + (extents[roles.vector] % c["v"] != 0).astype(np.int64)
+        for k, a in enumerate(roles.tiled):
+            out = out * (1 + (extents[a] % c[f"r{k}"] != 0))
+        for k, a in enumerate(a for a, _ in roles.anchor.reduce):
+            out = out * (1 + (extents[a] % c[f"u{k}"] != 0))
+        return out
+
+    def block(c: Columns, k: int | None, a: str) -> Mask:
+        size = c["v"] * c["vb"] if k is None else c[f"r{k}"] * c[f"r{k}b"]
+        unit = c["v"] if k is None else c[f"r{k}"]
+        return size < extents[a] + unit
+
+    out = [
+        Constraint(
+            "registers",
+            f"accumulators and one row of operands fit {target.vector_registers} vector registers",
+            lambda c: repeats(c) * vectors(c) + vectors(c) + 1 <= target.vector_registers,
+        ),
+        Constraint(
+            "code size",
+            "the unrolled body stays within 256 vector statements, with all remainders within 1000",
+            lambda c: (
+                (repeats(c) * vectors(c) * unrolled(c) <= 256)
+                & (repeats(c) * vectors(c) * unrolled(c) * bodies(c) <= 1000)
+            ),
+        ),
+        Constraint("vector block", "a block is no larger than the axis", lambda c: block(c, None, roles.vector)),
+    ]
+    if roles.tiled:
+        out.append(
+            Constraint("register block", "a block is no larger than the axis", lambda c: block(c, 0, roles.tiled[0]))
+        )
+    return tuple(out)

@@ -1,0 +1,98 @@
+"""Which axes of a reduction are the vector axis, which are repeated in registers, and which factors are packed.
+
+All of it is read off the accesses: an axis that a factor does not depend on is an axis of reuse.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.graph.affine import affine
+from tilewright.graph.expr import Expr, loads, variables
+from tilewright.schedules.phases import PStage, product_factors
+from tilewright.schedules.target import Target
+from tilewright.search_space.dot_rule import strides_of
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Which axis is the vector, which are repeated in registers, and the rest."""
+
+    leader: PStage
+    anchor: PStage
+    vector: str
+    tiled: tuple[str, ...]
+    others: tuple[str, ...]
+
+
+def _output_stride(leader: PStage, axis: str) -> int:
+    inner = 1
+    for a, e in reversed(leader.axes):
+        if a == axis:
+            return inner
+        inner *= e
+    return 0
+
+
+def roles_of(anchor: PStage, leader: PStage, target: Target) -> list[Roles]:
+    """Which spatial axis to vectorise, and which to repeat in registers."""
+    axes = [a for a, _ in leader.axes]
+    extents = leader.extents
+    factors = product_factors(anchor.body)
+    out: list[Roles] = []
+    for v in axes:
+        if extents[v] < 2:
+            continue
+        strides = set().union(*(strides_of(f, v) for f in factors))
+        contiguous_out = _output_stride(leader, v) == 1
+        walks = 1 in strides or 2 in strides
+        packable = len(factors) > 1 and strides <= {0, 1, 2} | strides
+        if not (contiguous_out or walks or packable):
+            continue
+        if not contiguous_out and extents[v] < target.lanes("float32"):
+            continue
+        reuse = [a for a in axes if a != v and _reused(factors, a, v)]
+        rest = [a for a in axes if a != v and a not in reuse]
+        for tiled in _tilings(reuse, rest, extents):
+            others = tuple(a for a in axes if a != v and a not in tiled)
+            out.append(Roles(leader, anchor, v, tiled, others))
+    return out[:8]
+
+
+def _reused(factors: list[Expr], axis: str, vector: str) -> bool:
+    """Whether repeating ``axis`` in registers reuses a loaded vector: some factor that varies with the vector axis does not
+    depend on it, or (a sliding window) walks it together with a reduction axis."""
+    return any(vector in variables(f) and axis not in variables(f) for f in factors)
+
+
+def _tilings(reuse: list[str], rest: list[str], extents: dict[str, int]) -> list[tuple[str, ...]]:
+    """Register-tiled axes to try: the largest reused one, with and without a neighbour."""
+    reuse = [a for a in reuse if extents[a] > 1]
+    rest = [a for a in rest if extents[a] > 1]
+    main = sorted(reuse, key=lambda a: -extents[a])[:1]
+    out: list[tuple[str, ...]] = [tuple(main)] if main else []
+    for second in [a for a in reuse if a not in main][:1] + rest[-1:]:
+        out.append((*main, second))
+    return out or [()]
+
+
+def pack_choices(anchor: PStage, roles: Roles, constants: set[str]) -> list[tuple[int, ...]]:
+    """Factors to pack: constants always (it costs nothing at run time); others where it may pay, as alternatives."""
+    factors = product_factors(anchor.body)
+    if len(factors) < 2 or anchor.reducer != "sum":
+        return [()]
+    always: list[int] = []
+    maybe: list[int] = []
+    for k, f in enumerate(factors):
+        read = {load.tensor for load in loads(f)}
+        used = variables(f)
+        if not read or not used & {a for a, _ in anchor.reduce}:
+            continue
+        if read <= constants:
+            always.append(k)
+            continue
+        window = any(len(a.terms) > len(used) or len(used) > 3 for load in loads(f) if (a := affine(load.index[0])))
+        reused = [a for a, _ in anchor.axes if a not in used]
+        if not window and reused and roles.vector in used:
+            maybe.append(k)
+    return [tuple(always)] + [(*always, k) for k in maybe]
