@@ -3,8 +3,9 @@
     python benchmarks/models.py --time 120     # tune each for 120 s, then compare
     python benchmarks/models.py --models classifier --profile # where the time of our model goes
 
-The models are taken from pip packages that carry them (``pip install --no-deps rapidocr-onnxruntime nudenet
-ddddocr``); those that are not installed are left out. Exit codes: 0 ok, 2 usage or no model, 4 an output differs
+Some models are taken from pip packages that carry them (``pip install --no-deps rapidocr-onnxruntime nudenet
+ddddocr``); those that are not installed are left out. Others are well-known networks that ``built_models.py`` writes
+(needs ``onnx``). Exit codes: 0 ok, 2 usage or no model, 4 an output differs
 from onnxruntime's, 130 interrupted.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,14 +26,17 @@ import numpy as np
 
 import tilewright
 from benchmarks import common
+from benchmarks.built_models import built_path
 from benchmarks.common import Array, Side
 from benchmarks.peers import PEERS, Lacking, OnnxRuntimePeer, OpenVinoPeer, make_peers
 from tilewright.display import print_table
+from tilewright.graph.expr import loads, variables
 from tilewright.graph.graph import Graph
 from tilewright.runtime import Port, random_input
 from tilewright.schedules.kernel import Kernel, build
+from tilewright.schedules.phases import product_factors
 from tilewright.schedules.steps import parse as parse_schedule
-from tilewright.search_space.fusion import fuse
+from tilewright.search_space.fusion import Group, fuse
 from tilewright.search_space.prologue import is_contraction
 
 DEFAULT_PEERS = ["onnxruntime", "openvino"]
@@ -43,7 +48,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Model:
-    """A model file in a pip package, and the shape of its input."""
+    """A model file in a pip package, or one that we build (its name is the ``suffix``), and the shapes of its inputs."""
 
     package: str
     suffix: str
@@ -52,8 +57,17 @@ class Model:
     """Whether noise is no good as an input: a detector of text answers noise with values near 5e-5, where float32
     sigmoids of different libraries have little in common."""
 
-    def path(self) -> Path | None:
-        """The file, if the package is installed."""
+    def path(self) -> Path:
+        """The file; a built model is written on first use."""
+        path = built_path(self.suffix) if self.package == BUILD else self._file()
+        assert path is not None, "only installed models are asked for"
+        return path
+
+    def installed(self) -> bool:
+        """Whether the package that has it, or that it is built with, is here."""
+        return importlib.util.find_spec("onnx") is not None if self.package == BUILD else self._file() is not None
+
+    def _file(self) -> Path | None:
         try:
             files = importlib.metadata.files(self.package) or []
         except importlib.metadata.PackageNotFoundError:
@@ -61,6 +75,8 @@ class Model:
         return next((Path(str(f.locate())) for f in files if str(f).endswith(self.suffix)), None)
 
 
+BUILD = "onnx"
+"""The package that built models need."""
 _OCR = "rapidocr-onnxruntime"
 MODELS = {
     "classifier": Model(_OCR, "cls_infer.onnx", {"x": (1, 3, 48, 192)}),
@@ -68,6 +84,9 @@ MODELS = {
     "recogniser": Model(_OCR, "rec_infer.onnx", {"x": (1, 3, 48, 320)}),
     "nudenet": Model("nudenet", "320n.onnx", {"images": (1, 3, 320, 320)}),
     "ddddocr": Model("ddddocr", "common_det.onnx", {"images": (1, 3, 416, 416)}),
+    "resnet18": Model(BUILD, "resnet18", {"x": (1, 3, 224, 224)}),
+    "mobilenet_v2": Model(BUILD, "mobilenet_v2", {"x": (1, 3, 224, 224)}),
+    "bert_base": Model(BUILD, "bert_base", {"x": (1, 128, 768), "mask": (1, 1, 1, 128)}),
 }
 
 
@@ -84,6 +103,23 @@ def image_like(shape: tuple[int, ...], seed: int = 0) -> Array:
 def contraction_flops(graph: Graph, target: tilewright.Target) -> int:
     """Operations of convolutions and matrix products of one run."""
     return sum(2 * s.points for g in fuse(graph, target) for s in g.stages if is_contraction(s))
+
+
+KINDS = ("attention", "product", "windows", "reduction", "map")
+"""Kinds of kernels: two products around a normalisation; products whose factors are both reused (dense convolutions,
+matrix products); products of which only the weights are (depthwise); other reductions; no reduction."""
+
+
+def kind_of(group: Group) -> str:
+    """The kind of a kernel, from the structure of its stages."""
+    contractions = [s for s in group.stages if is_contraction(s)]
+    if len(contractions) > 1:
+        return "attention"
+    for s in contractions:
+        wide = {a for a, e in s.axes if e > 1}
+        factors = [f for f in product_factors(s.body) if loads(f)]
+        return "product" if all(wide - variables(f) for f in factors) else "windows"
+    return "reduction" if any(e > 1 for s in group.stages for _, e in s.reduce) else "map"
 
 
 def feeds_for(model: Model, executable: tilewright.Executable) -> dict[str, Array]:
@@ -117,6 +153,7 @@ def profile(graph: Graph, target: tilewright.Target, executable: tilewright.Exec
             "node": info.origin,
             "workload": info.describe,
             "source": info.source,
+            "kind": kind_of(group),
             "runs": 1,
             "ms": ms,
             "gflops": w.flops / ms / 1e6,
@@ -137,7 +174,6 @@ def measure(
     """One row: tune if asked to, compile, check, compare."""
     model = MODELS[name]
     path = model.path()
-    assert path is not None, "only installed models are measured"
     target = tilewright.Target.host(threads)
     graph = tilewright.load(path, model.shapes)
     with common.open_store(arguments.store) as store:
@@ -185,7 +221,15 @@ def measure(
     }
     if arguments.profile:
         row["profile"] = profile(graph, target, ours)
+        row["kinds"] = {
+            k: sum(r["share"] for r in row["profile"] if r["kind"] == k) for k in KINDS
+        }
     return row
+
+
+def kinds_text(shares: Mapping[str, float]) -> str:
+    """``product 80 %, map 20 %``: where the time goes, the most first."""
+    return ", ".join(f"{k} {100 * v:.0f} %" for k, v in sorted(shares.items(), key=lambda x: -x[1]) if v >= 0.005)
 
 
 def table(rows: Sequence[Row], peers: Sequence[str]) -> tuple[list[str], list[list[str]]]:
@@ -193,6 +237,8 @@ def table(rows: Sequence[Row], peers: Sequence[str]) -> tuple[list[str], list[li
     shown = [p for p in peers if any(p in r["peers"] for r in rows)]
     headers = ["model", "ours ms", *[f"{p} ms" for p in shown], "best peer / ours", "default ms", "GFLOP"]
     headers += ["of FMA peak", "error", "from records", "tuning s"]
+    profiled = any("kinds" in r for r in rows)
+    headers += ["time in"] if profiled else []
     cells = [
         [
             r["model"],
@@ -205,12 +251,13 @@ def table(rows: Sequence[Row], peers: Sequence[str]) -> tuple[list[str], list[li
             "-" if r["error"] is None else f"{r['error']:.0e}",
             "{}/{}".format(*r["from_records"]),
             f"{r['tuning_s']:.0f}",
+            *([kinds_text(r.get("kinds", {}))] if profiled else []),
         ]
         for r in rows
     ]
     mean = common.geometric_mean(r["ratio"] for r in rows if r["ratio"] is not None)
     if mean is not None and len(rows) > 1:
-        cells.append(["geometric mean", "", *[""] * len(shown), f"{mean:.2f}", *[""] * 6])
+        cells.append(["geometric mean", "", *[""] * len(shown), f"{mean:.2f}", *[""] * (6 + profiled)])
     return headers, cells
 
 
@@ -224,10 +271,11 @@ def show(title: str, headers: Sequence[str], cells: Sequence[Sequence[str]], arg
 
 def show_profile(row: Row, arguments: argparse.Namespace) -> None:
     """The most costly kernels of a model."""
-    headers = ["node", "workload", "runs", "ms each", "share", "GFLOP/s", "schedule"]
+    headers = ["node", "kind", "workload", "runs", "ms each", "share", "GFLOP/s", "schedule"]
     cells = [
         [
             r["node"][:40],
+            r["kind"],
             r["workload"],
             str(r["runs"]),
             f"{r['ms']:.4f}",
@@ -292,13 +340,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         unknown = [n for n in given if n not in expected]
         if unknown:
             parser.error(f"argument {option}: expected some of {', '.join(expected)}; got {', '.join(unknown)}")
-    here = {n for n, m in MODELS.items() if m.path() is not None}
+    here = {n for n, m in MODELS.items() if m.installed()}
     for name in arguments.models or MODELS:
         if name not in here:
             common.say(f"without {name}: pip install --no-deps {MODELS[name].package}")
     arguments.models = [n for n in arguments.models or MODELS if n in here]
     if not arguments.models:
-        parser.error("no model is installed: pip install --no-deps rapidocr-onnxruntime nudenet ddddocr")
+        parser.error("no model is installed: pip install --no-deps rapidocr-onnxruntime nudenet ddddocr; pip install onnx")
     return arguments
 
 
