@@ -8,6 +8,8 @@ import importlib
 import json
 import math
 import os
+import platform
+import shlex
 import statistics
 import sys
 import time
@@ -16,11 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import llvmlite.binding as llvm
 import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
 import tilewright
+from benchmarks.clock import Call
+from benchmarks.clock import call_ms as call_ms
 from tilewright.display import TuneDisplay
 from tilewright.graph.dtypes import numpy_dtype
 from tilewright.graph.graph import Graph
@@ -33,16 +38,14 @@ from tilewright.tasks import extract
 from tilewright.tuning_logs import policy_hash, target_hash
 
 Array = NDArray[Any]
-Call = Callable[[], object]
 
 TOLERANCE: Final = 1e-4
 """Largest error of a result, relative to its largest element (float32 against a float64 reference)."""
+EXIT_USAGE: Final = 2
 EXIT_CHECK: Final = 4
 PAUSE_S: Final = 0.06
 """Before a side's calls, so that the threads of the side before stop spinning (OpenBLAS waits longest, about
 30 ms)."""
-ROUND_S: Final = 0.04
-ROUND_CALLS: Final = 5
 ENOUGH: Final = 0.9
 """A budget of tuning seconds counts as used at this share of it."""
 
@@ -68,6 +71,20 @@ def share_openmp() -> None:
     with contextlib.suppress(ImportError):
         importlib.import_module("torch")
     jit.openmp()
+
+
+def provenance() -> dict[str, Any]:
+    """What figures depend on besides the code: when, where, by which command, with which versions."""
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "command": shlex.join(["python", *sys.argv]),
+        "machine": tilewright.Target.host().model,
+        "cores": tilewright.Target.host().cores,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "llvm": ".".join(map(str, llvm.llvm_version_info)),
+        "tilewright": tilewright.__version__,
+    }
 
 
 # ---------------------------------------------------------------- arguments
@@ -158,6 +175,12 @@ class Side:
     name: str
     call: Call
     results: Callable[[], list[Array]]
+    timed: Callable[[], float] | None = None
+    """For a side in another process: times one round there."""
+
+    def round_ms(self) -> float:
+        """Median milliseconds of one round of calls."""
+        return call_ms(self.call) if self.timed is None else self.timed()
 
 
 def empty(port: Port) -> Array:
@@ -243,22 +266,6 @@ def norm_error(got: Sequence[Array], expected: Sequence[Array]) -> float:
     return max(e if math.isfinite(e) else math.inf for e in errors)
 
 
-def call_ms(call: Call, min_s: float = ROUND_S, min_calls: int = ROUND_CALLS) -> float:
-    """Median milliseconds of one call: two calls to warm up, then calls for at least so long and so many."""
-    call()
-    call()
-    samples: list[float] = []
-    clock = time.perf_counter
-    start = clock()
-    while True:
-        before = clock()
-        call()
-        after = clock()
-        samples.append(after - before)
-        if after - start >= min_s and len(samples) >= min_calls:
-            return statistics.median(samples) * 1e3
-
-
 def side_by_side(sides: Sequence[Side], rounds: int, pause: float = PAUSE_S) -> dict[str, float]:
     """Median milliseconds of each side over interleaved rounds. The order rotates, so that whatever else the
     machine does, and whatever a side leaves in the caches, meets all of them."""
@@ -268,7 +275,7 @@ def side_by_side(sides: Sequence[Side], rounds: int, pause: float = PAUSE_S) -> 
         with device_lock():
             for side in (*sides[turn:], *sides[:turn]):
                 time.sleep(pause)
-                samples[side.name].append(call_ms(side.call))
+                samples[side.name].append(side.round_ms())
     return {name: statistics.median(ms) for name, ms in samples.items()}
 
 

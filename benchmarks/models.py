@@ -293,8 +293,7 @@ def run(arguments: argparse.Namespace) -> int:
     common.share_openmp()
     roofline = common.Roofline(arguments.threads)
     report: dict[str, Any] = {
-        "machine": tilewright.Target.host().model,
-        "tilewright": tilewright.__version__,
+        **common.provenance(),
         "peers": {},
         "ceilings": roofline.as_json(),
         "rows": [],

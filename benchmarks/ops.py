@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tilewright
 from benchmarks import common
-from benchmarks.peers import PEERS, Lacking, Peer, make_peers
+from benchmarks.peers import PEERS, Lacking, Peer, open_peers
 from benchmarks.workloads import SUITES, Workload, suite
 from tilewright.display import print_table
 
@@ -148,8 +148,7 @@ def run(arguments: argparse.Namespace) -> int:
     common.share_openmp()
     roofline = common.Roofline(arguments.threads)
     report: dict[str, Any] = {
-        "machine": tilewright.Target.host().model,
-        "tilewright": tilewright.__version__,
+        **common.provenance(),
         "peers": {},
         "absent": {},
         "ceilings": roofline.as_json(),
@@ -159,31 +158,31 @@ def run(arguments: argparse.Namespace) -> int:
     }
     wrong = False
     for threads in arguments.threads:
-        peers, absent = make_peers(arguments.peers, threads)
-        report["peers"] |= {p.name: p.version for p in peers}
-        for name, why in absent.items():
-            common.say(f"{threads} threads, without {name}: {why}")
-            report["absent"][f"{name}, {threads} threads"] = why
-        rows: list[Row] = []
-        for workload in arguments.workloads:
-            try:
-                row = measure(workload, threads, arguments, peers, roofline)
-            except tilewright.TuneError as error:
-                common.say(f"{workload.name}: {error}")
-                report["failed"][f"{workload.name}, {threads} threads"] = str(error)
-                wrong = True
-                continue
-            rows.append(row)
-            report["rows"].append(row)
-            wrong |= row["error"] > common.TOLERANCE
-            peers_text = ", ".join(f"{n} {common.ms_text(ms)}" for n, ms in row["peers"].items())
-            common.say(
-                f"{workload.name}, {common.threads_text(threads)}: ours {common.ms_text(row['ours_ms'])} ms, {peers_text}; error "
-                f"{row['error']:.0e}" + "".join(f"; {n}: {text}" for n, text in row["notes"].items())
-            )
-            mean = common.geometric_mean(r["ratio"] for r in rows if r["ratio"] is not None)
-            report["geometric_mean"][str(threads)] = mean
-            common.write_json(arguments.json, report)
+        with open_peers(arguments.peers, threads) as (peers, absent):
+            report["peers"] |= {p.name: p.version for p in peers}
+            for name, why in absent.items():
+                common.say(f"{threads} threads, without {name}: {why}")
+                report["absent"][f"{name}, {threads} threads"] = why
+            rows: list[Row] = []
+            for workload in arguments.workloads:
+                try:
+                    row = measure(workload, threads, arguments, peers, roofline)
+                except tilewright.TuneError as error:
+                    common.say(f"{workload.name}: {error}")
+                    report["failed"][f"{workload.name}, {threads} threads"] = str(error)
+                    wrong = True
+                    continue
+                rows.append(row)
+                report["rows"].append(row)
+                wrong |= row["error"] > common.TOLERANCE
+                peers_text = ", ".join(f"{n} {common.ms_text(ms)}" for n, ms in row["peers"].items())
+                common.say(
+                    f"{workload.name}, {common.threads_text(threads)}: ours {common.ms_text(row['ours_ms'])} ms, {peers_text}; error "
+                    f"{row['error']:.0e}" + "".join(f"; {n}: {text}" for n, text in row["notes"].items())
+                )
+                mean = common.geometric_mean(r["ratio"] for r in rows if r["ratio"] is not None)
+                report["geometric_mean"][str(threads)] = mean
+                common.write_json(arguments.json, report)
         show(rows, threads, arguments)
     common.write_json(arguments.json, report)
     return common.EXIT_CHECK if wrong else 0

@@ -7,6 +7,9 @@ KernelBench (https://github.com/ScalingIntelligence/KernelBench, MIT), reduced t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from benchmarks.workloads.builder import Builder
 from benchmarks.workloads.kernelbench_suite import add_level_1, add_level_2
 from benchmarks.workloads.networks import add_mini_gpt_block, add_mobilenet_v2, add_resnet18
@@ -28,3 +31,8 @@ def suite(name: str, cap: int | None = None) -> dict[str, Workload]:
     for part in _PARTS[name]:
         part(b)
     return {w.name: w for w in b.made}
+
+
+def requested(request: Mapping[str, Any]) -> Workload:
+    """The workload that a request from another process names."""
+    return suite(request["suite"], request["cap"])[request["op"]]

@@ -27,7 +27,7 @@ class Builder:
 
     def add(self, name: str, inputs: Sequence[Input], body: Body) -> None:
         """One workload, with sizes as they are."""
-        self.made.append(Workload(name, self.suite, tuple(inputs), body))
+        self.made.append(Workload(name, self.suite, tuple(inputs), body, self.cap))
 
     def given(self, name: str, shapes: Sequence[Sequence[int]], body: Body) -> None:
         """One whose tensors all come with the call."""

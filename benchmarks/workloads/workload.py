@@ -7,12 +7,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.backends import Array, CountOps, NumpyOps, OnnxOps, TorchOps, Value, tilewright_graph
-from tilewright.graph.graph import Graph
+from benchmarks.backends import Array, CountOps, NumpyOps, OnnxOps, TorchOps, Value
+
+if TYPE_CHECKING:  # other interpreters run workloads too, and have no Tilewright
+    from tilewright.graph.graph import Graph
 
 SEED = 0
 Body = Callable[..., Value]
@@ -38,6 +40,8 @@ class Workload:
     suite: str
     inputs: tuple[Input, ...]
     body: Body
+    cap: int | None = None
+    """What the suite's sizes were cut down to."""
 
     @cached_property
     def _counted(self) -> tuple[CountOps, tuple[int, ...]]:
@@ -75,7 +79,9 @@ class Workload:
         return np.ascontiguousarray(self.body(NumpyOps(), *wide))
 
     def graph(self, arrays: dict[str, Array]) -> Graph:
-        """A Tilewright graph."""
+        """A Tilewright graph (needs Tilewright)."""
+        from benchmarks.backends.tilewright_ops import tilewright_graph
+
         tensors = [(i.name, i.shape, arrays[i.name] if i.constant else None) for i in self.inputs]
         return tilewright_graph(tensors, self.body)
 
