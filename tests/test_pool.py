@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
 
 from tilewright.schedules import jit
-from tilewright.schedules.pool import RUN, region_cost_ns
+from tilewright.schedules.pool import RUN, pool, region_cost_ns
 from tilewright.schedules.target import Target
 
 THREADS = 3
@@ -99,3 +101,19 @@ def test_after_fork(code: jit.Code) -> None:
 def test_region_cost_is_measured() -> None:
     """The cost of an empty region, as reports show it."""
     assert region_cost_ns(2, calls=200) > 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="affinity is Linux's")
+def test_threads_of_the_pool_may_run_anywhere() -> None:
+    """They are moved off their maker's core once, and not kept anywhere."""
+    pool(2)
+    ours = [t for t in threading.enumerate() if t.name.startswith("tilewright-")]
+    assert ours
+    everywhere = os.sched_getaffinity(0)
+    for thread in ours:
+        assert thread.native_id is not None
+        for _ in range(200):  # it may be on its way
+            if os.sched_getaffinity(thread.native_id) == everywhere:
+                break
+            time.sleep(0.01)
+        assert os.sched_getaffinity(thread.native_id) == everywhere
