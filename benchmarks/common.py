@@ -26,10 +26,11 @@ from numpy.typing import NDArray
 import tilewright
 from benchmarks.clock import Call
 from benchmarks.clock import call_ms as call_ms
+from benchmarks.roofline import Roofline as Roofline
 from tilewright.display import TuneDisplay
 from tilewright.graph.dtypes import numpy_dtype
 from tilewright.graph.graph import Graph
-from tilewright.measure import Ceilings, device_lock, measure_ceilings
+from tilewright.measure import device_lock
 from tilewright.measure.priority import take_priority
 from tilewright.runtime import Port
 from tilewright.schedules import jit
@@ -46,6 +47,8 @@ EXIT_CHECK: Final = 4
 PAUSE_S: Final = 0.06
 """Before a side's calls, so that the threads of the side before stop spinning (OpenBLAS waits longest, about
 30 ms)."""
+WARM_S: Final = 0.2
+"""Each side runs so long before the first round: a busy system needs a while to spread new threads over the cores."""
 ENOUGH: Final = 0.9
 """A budget of tuning seconds counts as used at this share of it."""
 
@@ -266,10 +269,14 @@ def norm_error(got: Sequence[Array], expected: Sequence[Array]) -> float:
     return max(e if math.isfinite(e) else math.inf for e in errors)
 
 
-def side_by_side(sides: Sequence[Side], rounds: int, pause: float = PAUSE_S) -> dict[str, float]:
+def side_by_side(sides: Sequence[Side], rounds: int, pause: float = PAUSE_S, warm: float = WARM_S) -> dict[str, float]:
     """Median milliseconds of each side over interleaved rounds. The order rotates, so that whatever else the
     machine does, and whatever a side leaves in the caches, meets all of them."""
     samples: dict[str, list[float]] = {s.name: [] for s in sides}
+    for side in sides:
+        until = time.perf_counter() + warm
+        while time.perf_counter() < until:
+            side.round_ms()
     for k in range(rounds):
         turn = k % len(sides)
         with device_lock():
@@ -277,67 +284,6 @@ def side_by_side(sides: Sequence[Side], rounds: int, pause: float = PAUSE_S) -> 
                 time.sleep(pause)
                 samples[side.name].append(side.round_ms())
     return {name: statistics.median(ms) for name, ms in samples.items()}
-
-
-# ---------------------------------------------------------------- ceilings
-
-
-class Roofline:
-    """Measured ceilings of this machine, for one or more thread counts. A ceiling is what the machine can do, so the
-    best of several passes counts; passes go on, up to a limit, while threads together are far from their number
-    times one of them, as happens when another program holds a core."""
-
-    PASSES = (2, 6)
-
-    def __init__(self, counts: Iterable[int], budget: float = 1.5) -> None:
-        self._gflops: dict[int, float] = {}
-        self._gb_per_s: dict[tuple[str, int], float] = {}
-        for n in sorted(set(counts), reverse=True):
-            done = n in self._gflops  # one thread is measured beside any other count
-            for k in range(0 if done else self.PASSES[1]):
-                if k < self.PASSES[0] or self._gflops[n] < 0.8 * n * self._gflops[1]:
-                    self._keep_best(measure_ceilings(tilewright.Target.host(n), budget))
-
-    def _keep_best(self, found: Ceilings) -> None:
-        for n, rate in found.fma_gflops["float32"].items():
-            self._gflops[n] = max(rate, self._gflops.get(n, 0.0))
-        for b in found.bandwidth:
-            key = b.level, b.threads
-            self._gb_per_s[key] = max(b.gb_per_s, self._gb_per_s.get(key, 0.0))
-
-    def gflops(self, threads: int) -> float:
-        """Float32 multiply-adds, two operations each."""
-        return self._gflops[threads]
-
-    def gb_per_s(self, level: str, threads: int) -> float:
-        """The best stream of a level of memory, whatever its mix of loads and stores."""
-        return self._gb_per_s[level, threads]
-
-    def floor_ms(self, flops: int, nbytes: int, threads: int) -> float:
-        """No kernel that does so many operations on so many bytes is faster."""
-        compute = flops / self.gflops(threads)
-        memory = nbytes / self.gb_per_s(level_of(nbytes, tilewright.Target.host(threads)), threads)
-        return max(compute, memory) / 1e6
-
-    def as_json(self) -> dict[str, Any]:
-        """Everything the floors rest on."""
-        return {
-            str(n): {
-                "fma_gflops": rate,
-                "gb_per_s": {level: best for (level, m), best in self._gb_per_s.items() if m == n},
-            }
-            for n, rate in self._gflops.items()
-        }
-
-
-def level_of(nbytes: int, target: tilewright.Target) -> str:
-    """The first level of memory with room for a working set (in three quarters of it: all is never free)."""
-    sizes = {
-        "l1": target.l1d_bytes * target.threads,
-        "l2": target.l2_bytes * target.threads,
-        "l3": target.l3_bytes,
-    }
-    return next((level for level, size in sizes.items() if nbytes <= 0.75 * size), "dram")
 
 
 # ---------------------------------------------------------------- showing

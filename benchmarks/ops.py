@@ -88,7 +88,7 @@ def measure(
     times = common.side_by_side(fair, arguments.rounds)
     found = {n: ms for n, ms in times.items() if n not in ("ours", "default")}
     best = min(found, key=lambda n: found[n]) if found else None
-    floor = roofline.floor_ms(workload.flops, workload.nbytes, threads)
+    floor = roofline.floor_ms(workload.flops, workload.read_bytes, workload.written_bytes, threads)
     covered, kernels = ours.compiled.coverage()
     return {
         "op": workload.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sys
@@ -15,7 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tilewright
-from benchmarks import common, models, search
+from benchmarks import common, models, roofline, search
 from benchmarks import ops as bench_ops
 from benchmarks.peers import Lacking, NumpyPeer, OnnxRuntimePeer, TorchPeer, make_peers
 from benchmarks.workloads import SUITES, Workload, suite
@@ -90,6 +91,7 @@ def test_arithmetic_and_bytes() -> None:
     assert w["elementwise_16M"].flops == 12 * 4096**2
     assert w["transpose_4096"].flops == 0
     assert w["rowsum_4096"].nbytes == 4 * (4096**2 + 4096)
+    assert w["rowsum_4096"].written_bytes == 4 * 4096
     assert w["transpose_4096"].is_single
     assert not w["gemm_bias_gelu"].is_single
     assert 3.6e9 < 224**2 / 96**2 * suite("kernelbench")["l3_09_resnet18"].flops < 3.8e9
@@ -179,7 +181,7 @@ def test_side_by_side_rotates_and_takes_medians() -> None:
 
         return common.Side(name, call, list)
 
-    times = common.side_by_side([side("slow", 0.01), side("fast", 0.001)], 2, pause=0)
+    times = common.side_by_side([side("slow", 0.01), side("fast", 0.001)], 2, pause=0, warm=0)
     assert order == ["slow", "fast", "slow"]  # the second round starts with the side that came second
     assert times["fast"] < times["slow"]
     assert times["slow"] >= 10
@@ -187,27 +189,52 @@ def test_side_by_side_rotates_and_takes_medians() -> None:
 
 def test_levels_of_memory() -> None:
     target = tilewright.Target.host(2)
-    assert common.level_of(1000, target) == "l1"
-    assert common.level_of(1 << 40, target) == "dram"
+    assert roofline.level_of(1000, target) == "l1"
+    assert roofline.level_of(1 << 40, target) == "dram"
     if target.l2_bytes > 2 * target.l1d_bytes:
-        assert common.level_of(3 * target.l1d_bytes // 1, target) == "l2"
+        assert roofline.level_of(3 * target.l1d_bytes // 1, target) == "l2"
+
+
+def ceilings(one: float, two: float, seconds: float = 0) -> Ceilings:
+    """Made up, for one and two threads."""
+    streams = [
+        Bandwidth(level, kind, n, 1, gb * n)
+        for level, kind, gb in (
+            ("l3", "read", 100.0),
+            ("l3", "copy", 50.0),
+            ("dram", "read", 10.0),
+            ("dram", "copy", 6.0),
+            ("dram", "nt_copy", 20.0),
+        )
+        for n in (1, 2)
+    ]
+    return Ceilings({"float32": {1: one, 2: two}}, tuple(streams), seconds)
 
 
 def test_ceilings_are_the_best_of_passes_and_repeat_while_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = iter([(100.0, 20.0), (90.0, 30.0), (80.0, 190.0), (1.0, 1.0)])
-
-    def measured(target: tilewright.Target, seconds: float) -> Ceilings:
-        one, two = next(rates)
-        streams = tuple(Bandwidth("dram", k, 2, 1, two * f) for k, f in (("read", 0.5), ("copy", 1.0)))
-        return Ceilings({"float32": {1: one, 2: two}}, streams, seconds)
-
-    monkeypatch.setattr(common, "measure_ceilings", measured)
-    roofline = common.Roofline([1, 2])
-    assert roofline.gflops(1) == 100
-    assert roofline.gflops(2) == 190
-    assert roofline.floor_ms(1, 10**9, 2) == pytest.approx(1e9 / 190 / 1e6)
-    assert roofline.as_json()["2"] == {"fma_gflops": 190.0, "gb_per_s": {"dram": 190.0}}
+    monkeypatch.setattr(roofline, "measure_ceilings", lambda target, seconds: ceilings(*next(rates)))
+    found = roofline.Roofline([1, 2])
+    assert found.gflops(1) == 100
+    assert found.gflops(2) == 190
+    assert found.gb_per_s("dram", "copy", 1) == 20  # past the caches is the better way
+    assert found.as_json()["2"]["fma_gflops"] == 190
+    assert found.as_json()["2"]["gb_per_s"]["dram copy"] == 40
     assert next(rates) == (1.0, 1.0)  # three passes were enough
+
+
+def test_floors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: 100 GFLOP/s; the last cache holds 32 MB, reads at 100 GB/s and copies at 50; memory reads at 10, copies at 20."""
+    host = dataclasses.replace(tilewright.Target.host(1), l1d_bytes=1, l2_bytes=1, l3_bytes=32 * 10**6)
+    monkeypatch.setattr(tilewright.Target, "host", lambda threads: host)
+    monkeypatch.setattr(roofline, "measure_ceilings", lambda target, seconds: ceilings(100.0, 200.0))
+    floor_ms = roofline.Roofline([1]).floor_ms
+    assert floor_ms(10**9, 10**3, 10**3, 1) == pytest.approx(10)  # arithmetic
+    assert floor_ms(0, 10**7, 0, 1) == pytest.approx(0.1)  # a cache, read only
+    assert floor_ms(0, 10**7, 10**7, 1) == pytest.approx(2 * 10 / 50)  # a cache, copied
+    assert floor_ms(0, 132 * 10**6, 0, 1) == pytest.approx(0.32 + 10)  # what the cache keeps, and memory
+    assert floor_ms(0, 132 * 10**6, 50 * 10**6, 1) == pytest.approx(0.32 + 100 / 20 + 50 / 10)
+    assert floor_ms(0, 32 * 10**6, 50 * 10**6, 1) == pytest.approx(0.32 + 50 / 20)  # writing counts as copying
 
 
 def test_geometric_mean() -> None:
@@ -233,8 +260,8 @@ def test_ops_without_tuning(
 
         def __init__(self, counts: object) -> None: ...
 
-        def floor_ms(self, flops: int, nbytes: int, threads: int) -> float:
-            return nbytes / 1e9
+        def floor_ms(self, flops: int, read: int, written: int, threads: int) -> float:
+            return (read + written) / 1e9
 
         def as_json(self) -> dict[str, Any]:
             return {}

@@ -64,9 +64,19 @@ class Workload:
         return self._counted[0].calls == 1
 
     @property
+    def read_bytes(self) -> int:
+        """Inputs once, constants too."""
+        return 4 * sum(math.prod(i.shape) for i in self.inputs)
+
+    @property
+    def written_bytes(self) -> int:
+        """The output once."""
+        return 4 * math.prod(self.shape)
+
+    @property
     def nbytes(self) -> int:
-        """Inputs once and the output once."""
-        return 4 * (sum(math.prod(i.shape) for i in self.inputs) + math.prod(self.shape))
+        """All that must move."""
+        return self.read_bytes + self.written_bytes
 
     def arrays(self, seed: int = SEED) -> dict[str, Array]:
         """Values of every tensor, constants too, in order."""
