@@ -82,6 +82,11 @@ def _initialise() -> None:
     llvm.initialize_all_asmprinters()
 
 
+_UNUSED = ("sse4a",)
+"""Instruction sets that are there but cost more than they save: SSE4a has no form for the upper halves of the registers, and
+each change between such code and AVX takes hundreds of cycles."""
+
+
 @functools.cache
 def target_machine(target: Target, for_jit: bool) -> Any:
     """LLVM's description of a target."""
@@ -92,8 +97,10 @@ def target_machine(target: Target, for_jit: bool) -> Any:
         raise CompileError(
             f"target {target.name}: LLVM has no code generator for {target.triple!r} ({error})"
         ) from error
+    features = [f for f in target.features if f[1:] not in _UNUSED]
+    features += [f"-{name}" for name in _UNUSED if f"+{name}" in target.features]
     return description.create_target_machine(
-        cpu=target.cpu, features=",".join(target.features), opt=3, reloc="default" if for_jit else "pic", jit=for_jit
+        cpu=target.cpu, features=",".join(features), opt=3, reloc="default" if for_jit else "pic", jit=for_jit
     )
 
 

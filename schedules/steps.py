@@ -5,8 +5,9 @@ A schedule is a sequence of steps, one a line. Loops are named ``axis.level``: s
 has one loop, ``i.0``. Factors need not divide: a remainder becomes a second body of static size.
 
 =====================  ====================================================================================================
-``winograd S N``       compute convolution S, which has windows of 3, from tiles of N (2 or 4) outputs along each window axis;
-                       S becomes the stages ``S_data``, ``S_col``, ``S_in``, ``S_mul`` (the products), ``S_row``, ``S_out``
+``winograd S N AXES``  compute convolution S, which has windows of 3, from tiles of N (2 or 4) outputs along each window axis;
+                       S becomes the stages ``S_data``, ``S_col``, ``S_in``, ``S_mul`` (the products), ``S_row``, ``S_out``,
+                       stored with neighbouring ``tiles`` or ``channels`` side by side
 ``inline S``           compute S where it is read. ``t = relu(c); y = t * 2``  ->  ``y = relu(c) * 2``
 ``at S L LOOP``        compute S inside the named loop of stage L (``tile``: inside the innermost one that stays a loop), into a
                        local buffer that holds just what the loop needs. Where L is itself computed inside a stage,
@@ -58,6 +59,7 @@ class Winograd(Step):
     """``y[x] = sum(d[x + k] * g[k])``  ->  ``y = A(U(g) * B(d))``, tile by tile (:mod:`tilewright.schedules.winograd`)."""
 
     tile: int
+    layout: str
 
 
 @dataclass(frozen=True, order=True, slots=True)

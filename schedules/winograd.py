@@ -27,6 +27,8 @@ from tilewright.schedules.steps import Schedule, Winograd, check
 
 Matrix = tuple[tuple[float, ...], ...]
 WINDOW = 3
+LAYOUTS = ("tiles", "channels")
+"""What lies side by side in what is stored between the transforms."""
 """Extent of a window axis."""
 
 
@@ -142,6 +144,7 @@ def expand(stages: list[Stage], step: Winograd) -> list[Stage]:
     """The stages with the one that ``step`` names replaced by the stages of the algorithm; the last has its name and axes.
     Raises ScheduleError where the stage is no such convolution."""
     check(step.tile in TRANSFORMS, f"{step}: expected a tile of {', '.join(map(str, TRANSFORMS))}; got {step.tile}")
+    check(step.layout in LAYOUTS, f"{step}: expected a layout of {', '.join(LAYOUTS)}; got {step.layout!r}")
     found = next((s for s in stages if s.output == step.stage), None)
     check(found is not None, f"{step}: expected a stage of {[s.output for s in stages]}")
     assert found is not None
@@ -154,11 +157,11 @@ def expand(stages: list[Stage], step: Winograd) -> list[Stage]:
     assert form is not None
     out: list[Stage] = []
     for s in stages:
-        out += _stages(s, form, step.tile) if s is found else [s]
+        out += _stages(s, form, step.tile, step.layout == "channels") if s is found else [s]
     return out
 
 
-def _stages(stage: Stage, form: Form, tile: int) -> list[Stage]:
+def _stages(stage: Stage, form: Form, tile: int, channels: bool) -> list[Stage]:
     t = TRANSFORMS[tile]
     size = tile + WINDOW - 1
     windows = form.windows
@@ -170,7 +173,9 @@ def _stages(stage: Stage, form: Form, tile: int) -> list[Stage]:
     places = [(f"w{n}", size) for n in range(len(windows))]
     points = [(f"p{n}", size) for n in range(len(windows))]
     inside = [(f"s{n}", tile) for n in range(len(windows))]
-    read = [(a, e) for a, e in spatial + summed if a in variables(form.data)]
+    data_axes = [(a, e) for a, e in spatial + summed if a in variables(form.data)]
+    read = [*tiles, *data_axes] if channels else [*data_axes, *tiles]
+    written = [*tiles, *spatial] if channels else [*spatial, *tiles]
     made: list[Stage] = []
 
     def stage_of(suffix: str, axes: list[tuple[str, int]], body: Expr) -> Stage:
@@ -186,9 +191,9 @@ def _stages(stage: Stage, form: Form, tile: int) -> list[Stage]:
         body = substitute(body, {w.axis: place})
         if w.extent % tile:
             body = select(place.lt(w.extent + WINDOW - 1), body, 0.0)
-    last = stage_of(DATA, [*places, *read, *tiles], body)
+    last = stage_of(DATA, [*places, *read], body)
     for n in range(len(windows)):  # one axis after the other: w0, then w1
-        axes = [*points[: n + 1], *places[n + 1 :], *read, *tiles]
+        axes = [*points[: n + 1], *places[n + 1 :], *read]
         terms = [element(last, {f"w{n}": const(k, "int64")}) for k in range(size)]
         suffix = WEIGHTED if n == len(windows) - 1 else COLUMNS
         last = stage_of(suffix, axes, _combined(var(f"p{n}"), t.data, terms))
@@ -198,7 +203,7 @@ def _stages(stage: Stage, form: Form, tile: int) -> list[Stage]:
         weights = _combined(var(f"p{n}"), t.weights, terms)
     product_stage = Stage(
         stage.output + POINTS,
-        (*points, *spatial, *tiles),
+        (*points, *written),
         weights * element(last, {}),
         tuple(summed),
         "sum",
@@ -208,7 +213,8 @@ def _stages(stage: Stage, form: Form, tile: int) -> list[Stage]:
     last = product_stage
     for n in range(len(windows)):
         suffix = TILES if n == len(windows) - 1 else ROWS
-        axes = [*spatial, *inside[: n + 1], *points[n + 1 :], *tiles]
+        between = [*inside[: n + 1], *points[n + 1 :]]
+        axes = [*tiles, *between, *spatial] if channels else [*spatial, *between, *tiles]
         terms = [element(last, {f"p{n}": const(k, "int64")}) for k in range(size)]
         last = stage_of(suffix, axes, _combined(var(f"s{n}"), t.result, terms))
     values: dict[str, Expr] = {}

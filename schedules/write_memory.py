@@ -17,6 +17,8 @@ from tilewright.schedules.write_scope import Key, Scope
 from tilewright.schedules.write_transposed import pieces, transpose
 
 ZEROS = "@tw_zeros"
+MASKED_BYTES = 16
+"""The shortest vector that processors load under a mask."""
 ZERO_BYTES = 2048
 """What a guarded load reads instead: 256 lanes of 8 bytes (:data:`tilewright.schedules.opening.MAX_LANES`)."""
 
@@ -156,6 +158,10 @@ def _masked(scope: Scope, dtype: str, pointer: str, constant: int, stride: int, 
     """Loads under a guard that differs from lane to lane."""
     lanes = guard.lanes
     if stride == 1 and dtype != "bool":
+        least = MASKED_BYTES // SIZES[dtype]
+        if SIZES[dtype] >= 4 and lanes < least:  # narrower ones become branches
+            wide = scope.fn.shuffle(guard, Value(splat_literal(False, "bool", lanes), "bool", lanes), [min(k, lanes) for k in range(least)])
+            return scope.fn.shuffle(_masked(scope, dtype, pointer, constant, stride, wide), None, list(range(lanes)))
         memory = vector_type(memory_type(dtype), lanes)
         name = f"@llvm.masked.load.{suffix(dtype, lanes)}.p0"
         place = offset(scope, pointer, constant, dtype)

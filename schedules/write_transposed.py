@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tilewright.graph.affine import Affine, affine
+from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import loads
 from tilewright.schedules.emit import Function, Value
@@ -176,4 +176,3 @@ def _joined(fn: Function, a: list[Part], b: list[Part], width: int) -> list[Part
             mask = [side + p * width + i for side in (0, x.lanes) for i in range(width)]
             out.append((fn.shuffle(x, y, mask), [c]))
     return out
-

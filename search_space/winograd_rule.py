@@ -1,8 +1,11 @@
 """The Winograd rule: convolutions with windows of three, by minimal filtering over tiles of 2 or 4 outputs.
 
-Three loop programs: the transform of the data (a padded plane at a time, which stays in the first cache), the products of
-every point as tiled matrix products, and the transform back, with what follows the convolution. The first and the last
-have little to choose; what is searched is the tile size and the products.
+Loop programs: the transform of the data, the products of every point as tiled matrix products, the transform back, and what
+follows the convolution. What is searched is the tile size, the products, and what lies side by side between the transforms:
+
+- *tiles*: vectors along a row of tiles; a plane of the data is padded where it is transformed, and stays in the first cache;
+- *channels*: vectors along the channels, whatever the size of the planes; pixels are transposed in registers on the way in
+  and out.
 """
 
 from __future__ import annotations
@@ -17,14 +20,14 @@ from tilewright.schedules.steps import (
     Parallel,
     Schedule,
     ScheduleError,
+    Split,
     Step,
     Unroll,
     Vectorize,
     Winograd,
 )
-from tilewright.schedules.steps import Split as SplitStep
 from tilewright.schedules.target import Target
-from tilewright.schedules.winograd import COLUMNS, DATA, POINTS, ROWS, TILES, TRANSFORMS, WEIGHTED, convolution
+from tilewright.schedules.winograd import COLUMNS, DATA, LAYOUTS, POINTS, ROWS, TILES, TRANSFORMS, WEIGHTED, convolution
 from tilewright.search_space.injective_rule import copy_steps
 from tilewright.search_space.prologue import Plan, is_padding, plan, worth_threads
 from tilewright.search_space.register_tile import spatial_sketch
@@ -32,7 +35,10 @@ from tilewright.search_space.roles import Roles
 from tilewright.search_space.sketch import Open, Sketch
 
 WIDEST = 16
-"""Lanes of a transform: wider vectors of this many values at once only spill."""
+"""Lanes of a transform along tiles: wider vectors of this many values at once only spill."""
+ACROSS = 8
+"""Pixels of a row that are transposed together."""
+Steps = list[Step | Open]
 
 
 def winograd_sketches(workload: Workload, target: Target) -> list[Sketch]:
@@ -43,146 +49,151 @@ def winograd_sketches(workload: Workload, target: Target) -> list[Sketch]:
     name = p.reductions[0]
     stage = next(s for s in resolve_views(workload) if s.output == name)
     form = convolution(stage)
-    if form is None or not set(_sources(form.weights)) <= {n for n, _, c in workload.inputs if c}:
+    constants = {n for n, _, c in workload.inputs if c}
+    if form is None or not {load.tensor for load in loads(form.weights)} <= constants:
         return []
     out: list[Sketch] = []
     for tile in TRANSFORMS:
-        if all(w.extent >= tile for w in form.windows):
-            out += _with_tile(workload, target, p, name, tile, len(form.windows))
+        for layout in LAYOUTS:
+            if all(w.extent >= tile for w in form.windows):
+                out += _Rule(workload, target, p, Winograd(name, tile, layout), len(form.windows)).sketches()
     return out
-
-
-def _sources(e: object) -> list[str]:
-    return [load.tensor for load in loads(e)]  # type: ignore[arg-type]
-
-
-def _with_tile(workload: Workload, target: Target, p: Plan, name: str, tile: int, windows: int) -> list[Sketch]:
-    base: list[Step] = [Winograd(name, tile), *p.steps()]
-    if p.leader is not None:
-        base.append(Inline(name))
-    into, back = name + WEIGHTED, name + TILES
-    inside = [name + DATA] + ([name + COLUMNS] if windows > 1 else [])
-    pads = [r for r in p.roots if is_padding(workload.stages[r])]
-    rows = [At(name + ROWS, back, "root")] if windows > 1 else []
-    for planes in (pads, []) if pads else ([],):
-        trial = [*base, *(At(s, into, "root") for s in (*planes, *inside)), *rows]
-        try:
-            parts = phases(workload, Schedule(tuple(trial)))
-        except ScheduleError:
-            continue
-        found = {ph.leader.name: ph for ph in parts}
-        fixed: list[Step | Open] = []
-        try:
-            fixed += _data_steps(workload, target, found[into], planes)
-            fixed += _result_steps(workload, target, found[back])
-        except _Unsuited:
-            continue
-        for other in parts:
-            if other.leader.name not in (into, back, name + POINTS):
-                fixed += copy_steps(other.leader, target)
-        return _products(workload, target, found[name + POINTS], base, fixed, tile, windows)
-    return []
 
 
 class _Unsuited(Exception):
     """The axes of a phase do not have the order that the loops need."""
 
 
-def _data_steps(workload: Workload, target: Target, phase: Phase, planes: list[str]) -> list[Step | Open]:
-    """The data's transform: for each plane its padding, then for each vector of tiles all points."""
-    leader = phase.leader
-    points, outer, vector = _split_axes(leader, "p")
-    width = min(WIDEST, leader.extents[vector])
-    at = f"{vector}.0"
-    steps: list[Step | Open] = [SplitStep(leader.name, vector, (width,))]
-    steps.append(Order(leader.name, (*(f"{a}.0" for a in (*outer, vector, *points)), f"{vector}.1")))
-    steps += [*(Unroll(leader.name, f"{a}.0") for a in points), Vectorize(leader.name, f"{vector}.1")]
-    threads = len(outer)
-    for s in phase.stages[:-1]:
-        own = [a for a, _ in s.axes if a not in leader.extents]
-        if s.name in planes:
-            shared = [a for a, _ in s.axes if a in leader.extents]
-            if not own or shared != outer[: len(shared)] or not shared:
-                raise _Unsuited
-            threads = min(threads, len(shared))
-            across = own[-1]
-            steps += [
-                At(s.name, leader.name, f"{shared[-1]}.0"),
-                SplitStep(s.name, across, (min(2 * target.lanes(s.body.dtype), s.extents[across]),)),
-                Vectorize(s.name, f"{across}.1"),
-            ]
-            continue
-        shared_points = [a for a in points if a in s.extents]
-        loops = [f"{a}.0" for a in (*own, *shared_points)]
-        steps += [At(s.name, leader.name, at), Order(s.name, (*loops, f"{vector}.1"))]
-        steps += [Unroll(s.name, f"{a}.0") for a in own]
-    if worth_threads(workload, target):
-        steps.append(Parallel(leader.name, threads))
-    return steps
+class _Rule:
+    """The sketches of one tile size and layout."""
 
+    def __init__(self, workload: Workload, target: Target, p: Plan, step: Winograd, windows: int) -> None:
+        self.workload = workload
+        self.target = target
+        self.plan = p
+        self.step = step
+        self.windows = windows
+        self.channels = step.layout == "channels"
+        self.threads = worth_threads(workload, target)
 
-def _result_steps(workload: Workload, target: Target, phase: Phase) -> list[Step | Open]:
-    """The transform back: for each vector of tiles all places of a tile."""
-    leader = phase.leader
-    places, outer, vector = _split_axes(leader, "s")
-    width = min(WIDEST, leader.extents[vector])
-    steps: list[Step | Open] = [SplitStep(leader.name, vector, (width,))]
-    steps.append(Order(leader.name, (*(f"{a}.0" for a in (*outer, vector, *places)), f"{vector}.1")))
-    steps += [*(Unroll(leader.name, f"{a}.0") for a in places), Vectorize(leader.name, f"{vector}.1")]
-    for s in phase.stages[:-1]:
-        own = [a for a, _ in s.axes if a not in leader.extents]
-        shared = [a for a in places if a in s.extents]
-        steps += [
-            At(s.name, leader.name, f"{vector}.0"),
-            Order(s.name, (*(f"{a}.0" for a in (*own, *shared)), f"{vector}.1")),
-            *(Unroll(s.name, f"{a}.0") for a in own),
+    def sketches(self) -> list[Sketch]:
+        """The sketches; none where the loop programs do not have the form that the loops need."""
+        name, p = self.step.stage, self.plan
+        base: list[Step] = [self.step, *p.steps()]
+        if p.leader is not None:
+            base.append(Inline(name))
+        into, back = name + WEIGHTED, name + TILES
+        inside = [name + DATA] + ([name + COLUMNS] if self.windows > 1 else [])
+        pads = [r for r in p.roots if is_padding(self.workload.stages[r])]
+        rows = [At(name + ROWS, back, "root")] if self.windows > 1 else []
+        for planes in (pads, []) if pads and not self.channels else ([],):
+            ats = [At(s, into, "root") for s in (*planes, *inside)]
+            try:
+                parts = phases(self.workload, Schedule((*base, *ats, *rows)))
+                found = {ph.leader.name: ph for ph in parts}
+                fixed = self._data(found[into], planes) + self._result(found[back])
+                for other in parts:
+                    if other.leader.name not in (into, back, name + POINTS):
+                        fixed += self._copy(other.leader)
+            except (ScheduleError, _Unsuited):
+                continue
+            return self._products(found[name + POINTS], base, fixed)
+        return []
+
+    def _data(self, phase: Phase, planes: list[str]) -> Steps:
+        """The data's transform: all points of one vector of tiles or channels."""
+        leader = phase.leader
+        points, outer, vector = _split_axes(leader, "p")
+        width = self.target.lanes(leader.body.dtype) if self.channels else WIDEST
+        around = [*outer, vector]
+        if self.channels:  # one vector of channels goes along a row of tiles
+            around = [*outer[:-1], vector, outer[-1]]
+        steps: Steps = [Split(leader.name, vector, (min(width, leader.extents[vector]),))]
+        steps.append(Order(leader.name, (*(f"{a}.0" for a in (*around, *points)), f"{vector}.1")))
+        steps += [*(Unroll(leader.name, f"{a}.0") for a in points), Vectorize(leader.name, f"{vector}.1")]
+        parallel = len(around) - 1
+        for s in phase.stages[:-1]:
+            own = [a for a, _ in s.axes if a not in leader.extents]
+            if s.name in planes:
+                shared = [a for a, _ in s.axes if a in leader.extents]
+                if not own or not shared or shared != outer[: len(shared)]:
+                    raise _Unsuited
+                parallel = min(parallel, len(shared))
+                width = min(2 * self.target.lanes(s.body.dtype), s.extents[own[-1]])
+                steps += [At(s.name, leader.name, f"{shared[-1]}.0"), Split(s.name, own[-1], (width,))]
+                steps.append(Vectorize(s.name, f"{own[-1]}.1"))
+                continue
+            loops = [f"{a}.0" for a in (*own, *(a for a in points if a in s.extents))]
+            steps += [At(s.name, leader.name, f"{around[-1]}.0"), Order(s.name, (*loops, f"{vector}.1"))]
+            steps += [Unroll(s.name, f"{a}.0") for a in own]
+        return [*steps, Parallel(leader.name, parallel)] if self.threads else steps
+
+    def _result(self, phase: Phase) -> Steps:
+        """The transform back: all places of a tile, one vector of tiles or channels."""
+        leader = phase.leader
+        places, outer, vector = _split_axes(leader, "s")
+        width = self.target.lanes(leader.body.dtype) if self.channels else WIDEST
+        steps: Steps = [Split(leader.name, vector, (min(width, leader.extents[vector]),))]
+        steps.append(Order(leader.name, (*(f"{a}.0" for a in (*outer, vector, *places)), f"{vector}.1")))
+        steps += [*(Unroll(leader.name, f"{a}.0") for a in places), Vectorize(leader.name, f"{vector}.1")]
+        for s in phase.stages[:-1]:
+            own = [a for a, _ in s.axes if a not in leader.extents]
+            loops = [f"{a}.0" for a in (*own, *(a for a in places if a in s.extents))]
+            steps += [At(s.name, leader.name, f"{vector}.0"), Order(s.name, (*loops, f"{vector}.1"))]
+            steps += [Unroll(s.name, f"{a}.0") for a in own]
+        return [*steps, Parallel(leader.name, len(outer) + 1)] if self.threads else steps
+
+    def _copy(self, leader: PStage) -> Steps:
+        """What is not searched: padded copies, and the output. With channels side by side the output reads vectors of
+        channels and writes rows of pixels."""
+        if not self.channels or leader.name != self.workload.output or len(leader.axes) < 1 + self.windows:
+            return copy_steps(leader, self.target)
+        names = [a for a, _ in leader.axes]
+        channel, row = names[-1 - self.windows], names[-1]
+        lanes = min(self.target.lanes(leader.body.dtype), leader.extents[channel])
+        steps: Steps = [
+            Split(leader.name, channel, (lanes,)),
+            Split(leader.name, row, (min(ACROSS, leader.extents[row]),)),
         ]
-    if worth_threads(workload, target):
-        steps.append(Parallel(leader.name, len(outer) + 1))
-    return steps
+        around = [f"{a}.0" for a in names]
+        steps.append(Order(leader.name, (*around, f"{row}.1", f"{channel}.1")))
+        steps += [Unroll(leader.name, f"{row}.1"), Vectorize(leader.name, f"{channel}.1")]
+        return [*steps, Parallel(leader.name, len(around) - 1)] if self.threads else steps
+
+    def _products(self, phase: Phase, base: list[Step], fixed: Steps) -> list[Sketch]:
+        """The products of each point: what lies side by side is the vector, the other of tiles and channels is repeated in
+        registers."""
+        if len(phase.stages) != 2 or phase.stages[0].name != phase.leader.name + ACC:
+            return []
+        anchor, leader = phase.stages
+        factors = product_factors(anchor.body)
+        data = next((f for f in factors if isinstance(f, Load) and f.tensor.endswith(WEIGHTED)), None)
+        packs = tuple(k for k, f in enumerate(factors) if f is not data)
+        axes = [a for a, _ in leader.axes]
+        if data is None or len(packs) != 1 or not axes:
+            return []
+        v = axes[-1]
+        sides: list[set[str]] = [variables(factors[packs[0]]), variables(data)]
+        if self.channels:
+            sides.reverse()
+        repeated = [a for a in axes if a in sides[0] and a not in sides[1]]
+        if v in sides[0] or not repeated:
+            return []
+        main = max(repeated, key=lambda a: leader.extents[a])
+        roles = Roles(leader, anchor, v, (main,), tuple(a for a in axes if a not in (v, main)))
+        window = "x".join(["3"] * self.windows)
+        out = []
+        for order in ("ov", "vo"):
+            name = f"winograd{self.step.tile}[{window},{self.step.layout},{order}]"
+            out.append(spatial_sketch(name, self.workload, self.target, roles, order, packs, base, fixed))
+        return out
 
 
 def _split_axes(leader: PStage, kind: str) -> tuple[list[str], list[str], str]:
     """Axes whose names begin with ``kind``, the others, and the last, which is the vector axis."""
     axes = [a for a, _ in leader.axes]
     chosen = [a for a in axes if a[0] == kind]
-    outer = [a for a in axes if a[0] != kind]
-    if not chosen or not outer:
+    rest = [a for a in axes if a[0] != kind]
+    if not chosen or len(rest) < 2:
         raise _Unsuited
-    return chosen, outer[:-1], outer[-1]
-
-
-def _products(
-    workload: Workload,
-    target: Target,
-    phase: Phase,
-    base: list[Step],
-    fixed: list[Step | Open],
-    tile: int,
-    windows: int,
-) -> list[Sketch]:
-    """The products of each point: rows of weights in registers, vectors along the tiles, or the other way round."""
-    if len(phase.stages) != 2 or phase.stages[0].name != phase.leader.name + ACC:
-        return []
-    anchor, leader = phase.stages
-    factors = product_factors(anchor.body)
-    data = next((f for f in factors if isinstance(f, Load) and f.tensor.endswith(WEIGHTED)), None)
-    packs = tuple(k for k, f in enumerate(factors) if f is not data)
-    axes = [a for a, _ in leader.axes]
-    if data is None or len(packs) != 1 or not axes:
-        return []
-    weights = variables(factors[packs[0]])
-    vector = axes[-1]
-    rows = [a for a in axes if a in weights and a not in variables(data)]
-    out: list[Sketch] = []
-    choices = [(vector, rows)] if vector not in weights else []
-    for v, reused in choices:
-        if not reused:
-            continue
-        main = max(reused, key=lambda a: leader.extents[a])
-        others = tuple(a for a in axes if a not in (v, main))
-        roles = Roles(leader, anchor, v, (main,), others)
-        for order in ("ov", "vo"):
-            name = f"winograd{tile}[{'x'.join(['3'] * windows)},v={v},r={main},{order}]"
-            out.append(spatial_sketch(name, workload, target, roles, order, packs, base, fixed))
-    return out
+    return chosen, rest[:-1], rest[-1]

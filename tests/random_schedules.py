@@ -188,7 +188,7 @@ class _Composer:
     def compose(self) -> Schedule:
         for _ in range(8):
             minimal = [
-                Winograd(s.output, int(self.pick(2, 4)))
+                Winograd(s.output, int(self.pick(2, 4)), str(self.pick("tiles", "channels")))
                 for s in resolve_views(self.workload)
                 if convolution(s) is not None and self.chance(0.5)
             ]

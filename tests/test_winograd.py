@@ -12,7 +12,7 @@ from tilewright.graph import ops
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.measure.policy import Policy
 from tilewright.schedules.steps import Schedule, ScheduleError, Winograd, parse
-from tilewright.schedules.winograd import TRANSFORMS, amplification, convolution
+from tilewright.schedules.winograd import LAYOUTS, TRANSFORMS, amplification, convolution
 from tilewright.search_space.sketch import enumerate_points
 from tilewright.search_space.space import space
 from tilewright.tasks import default_for
@@ -48,11 +48,11 @@ def reduction(c: Case) -> str:
 
 
 @pytest.mark.parametrize("tile", TRANSFORMS)
-@pytest.mark.parametrize("size", [(4, 4), (5, 6), (7, 7), (13, 10), (8,), (17,)])
-@pytest.mark.parametrize("pad", [0, 1, 2])
-def test_every_size_gives_what_the_convolution_means(tile: int, size: tuple[int, ...], pad: int) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("size", "pad"), [((4, 4), 0), ((5, 6), 1), ((7, 7), 2), ((13, 10), 1), ((8,), 0), ((17,), 1)])
+def test_every_size_gives_what_the_convolution_means(tile: int, layout: str, size: tuple[int, ...], pad: int) -> None:
     c = conv(size=size, pad=pad, batch=2)
-    check(c, Schedule((Winograd(reduction(c), tile),)))
+    check(c, Schedule((Winograd(reduction(c), tile, layout),)))
 
 
 @pytest.mark.parametrize(("size", "relu", "threads"), [((6, 6), True, 1), ((7, 9), False, 2), ((16,), True, 2)])
@@ -88,7 +88,7 @@ def test_other_convolutions_are_refused(options: dict[str, Any], why: str) -> No
     c = conv(**options)
     assert convolution(c.workload.stages[reduction(c)]) is None, why
     with pytest.raises(ScheduleError, match=r"window axes of extent 3 walked with stride 1"):
-        check(c, Schedule((Winograd(reduction(c), 2),)))
+        check(c, Schedule((Winograd(reduction(c), 2, "tiles"),)))
     assert not [s for s in space(c.workload, host()).sketches if s.name.startswith("winograd")]
 
 
@@ -102,9 +102,11 @@ def test_a_depthwise_convolution_is_refused() -> None:
 def test_unknown_tiles_and_stages_are_refused() -> None:
     c = conv()
     with pytest.raises(ScheduleError, match="expected a tile of 2, 4; got 3"):
-        check(c, Schedule((Winograd(reduction(c), 3),)))
+        check(c, Schedule((Winograd(reduction(c), 3, "tiles"),)))
+    with pytest.raises(ScheduleError, match="expected a layout of tiles, channels; got 'rows'"):
+        check(c, Schedule((Winograd(reduction(c), 2, "rows"),)))
     with pytest.raises(ScheduleError, match="expected a stage of"):
-        check(c, Schedule((Winograd("t9", 2),)))
+        check(c, Schedule((Winograd("t9", 2, "tiles"),)))
 
 
 @pytest.mark.parametrize("tile", TRANSFORMS)
@@ -121,7 +123,7 @@ def test_the_matrices_compute_a_convolution(tile: int) -> None:
 def test_the_error_stays_within_the_bound(tile: int) -> None:
     """The stated bound holds, and is not so loose that it says nothing."""
     c = conv(channels=64, filters=8, size=(16, 16), relu=False)
-    schedule = Schedule((Winograd(reduction(c), tile),))
+    schedule = Schedule((Winograd(reduction(c), tile, "tiles"),))
     bound = amplification(schedule)
     assert 1 < bound < 300
     assert amplification(parse("")) == 1.0
