@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import json
@@ -13,20 +12,29 @@ import shlex
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import llvmlite.binding as llvm
 import numpy as np
-import platformdirs
 from numpy.typing import NDArray
 
 import tilewright
+from benchmarks.arguments import add_shared_arguments as add_shared_arguments
+from benchmarks.arguments import default_store as default_store
+from benchmarks.arguments import names as names
+from benchmarks.arguments import positive as positive
+from benchmarks.arguments import seconds as seconds
+from benchmarks.arguments import thread_counts as thread_counts
 from benchmarks.clock import Call
 from benchmarks.clock import call_ms as call_ms
 from benchmarks.roofline import Roofline as Roofline
+from benchmarks.text import geometric_mean as geometric_mean
+from benchmarks.text import markdown as markdown
+from benchmarks.text import ms_text as ms_text
+from benchmarks.text import threads_text as threads_text
 from tilewright.display import TuneDisplay
 from tilewright.graph.dtypes import numpy_dtype
 from tilewright.graph.graph import Graph
@@ -90,75 +98,7 @@ def provenance() -> dict[str, Any]:
     }
 
 
-# ---------------------------------------------------------------- arguments
-
-
-def names(text: str) -> list[str]:
-    """``a,b`` as a list without repeats. Raises ArgumentTypeError for an empty one."""
-    out = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not out:
-        raise argparse.ArgumentTypeError(f"expected names joined by commas; got {text!r}")
-    return out
-
-
-def thread_counts(text: str) -> list[int]:
-    """``2,1`` as a list of numbers of at least 1."""
-    parts = names(text)
-    if not all(p.isdecimal() and int(p) > 0 for p in parts):
-        raise argparse.ArgumentTypeError(f"expected thread counts joined by commas (2,1); got {text!r}")
-    return [int(p) for p in parts]
-
-
-def seconds(text: str) -> float:
-    """A number of seconds, at least 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1e9:
-        raise argparse.ArgumentTypeError(f"expected a number of seconds of at least 0; got {text!r}")
-    return value
-
-
-def positive(text: str) -> int:
-    """An integer of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected an integer of at least 1; got {text!r}")
-    return int(text)
-
-
-def default_store() -> Path:
-    """Where benchmarks keep their records: apart from the user's own."""
-    return Path(platformdirs.user_cache_dir("tilewright")) / "benchmarks.sqlite"
-
-
-def add_shared_arguments(parser: argparse.ArgumentParser, tuning: float) -> None:
-    """Options that operators and models have in common."""
-    cores = tilewright.Target.host().threads
-    counts = sorted({cores, 1}, reverse=True)
-    parser.add_argument(
-        "--threads",
-        type=thread_counts,
-        default=counts,
-        metavar="N,...",
-        help="thread counts (default: all, and 1)",
-    )
-    parser.add_argument(
-        "--time",
-        type=seconds,
-        default=tuning,
-        metavar="SECONDS",
-        help=f"tuning time of each (default: {tuning:.0f})",
-    )
-    parser.add_argument(
-        "--store",
-        type=Path,
-        default=None,
-        help=f"where records are kept and found (default: {default_store()})",
-    )
-    parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="also write the rows as JSON")
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    parser.add_argument("--rounds", type=positive, default=7, help="rounds of the comparison (default: 7)")
+# ---------------------------------------------------------------- our side
 
 
 def open_store(path: Path | None) -> tilewright.Store:
@@ -166,9 +106,6 @@ def open_store(path: Path | None) -> tilewright.Store:
     path = path or default_store()
     path.parent.mkdir(parents=True, exist_ok=True)
     return tilewright.Store(path)
-
-
-# ---------------------------------------------------------------- our side
 
 
 @dataclass(frozen=True)
@@ -287,31 +224,6 @@ def side_by_side(sides: Sequence[Side], rounds: int, pause: float = PAUSE_S, war
 
 
 # ---------------------------------------------------------------- showing
-
-
-def geometric_mean(values: Iterable[float]) -> float | None:
-    """None of nothing."""
-    logs = [math.log(v) for v in values]
-    return math.exp(sum(logs) / len(logs)) if logs else None
-
-
-def threads_text(threads: int) -> str:
-    """``1 thread``, ``2 threads``."""
-    return f"{threads} thread{'s' if threads > 1 else ''}"
-
-
-def ms_text(ms: float | None) -> str:
-    """Milliseconds with three digits; a dash for none."""
-    if ms is None:
-        return "-"
-    return f"{ms:.3f}" if ms < 10 else f"{ms:.1f}"
-
-
-def markdown(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; all but the first column are set to the right."""
-    rule = "|".join(["---", *["---:"] * (len(headers) - 1)])
-    lines = [f"### {title}", "", f"| {' | '.join(headers)} |", f"|{rule}|"]
-    return "\n".join([*lines, *(f"| {' | '.join(r)} |" for r in rows), ""])
 
 
 def write_json(path: Path | None, data: Mapping[str, Any]) -> None:
