@@ -72,9 +72,7 @@ class Net:
         y = self.op("Conv", x, w, kernel_shape=[k, k], strides=[stride] * 2, pads=[k // 2] * 4, group=groups)
         scale, shift = self.between(0.8, 1.2, co), self.between(-0.2, 0.2, co)
         mean, variance = self.between(-0.1, 0.1, co), self.between(0.8, 1.2, co)
-        return self.op(
-            "BatchNormalization", y, *(self.weight(a) for a in (scale, shift, mean, variance)), epsilon=1e-5
-        )
+        return self.op("BatchNormalization", y, *(self.weight(a) for a in (scale, shift, mean, variance)), epsilon=1e-5)
 
     def dense(self, x: str, ci: int, co: int) -> str:
         """A product with weights and an added bias."""
@@ -121,11 +119,21 @@ def resnet18(image: int = 224, width: int = 64, classes: int = 1000) -> Any:
     return net.model(net.classify(x, channels, classes), (1, classes))
 
 
-MOBILE_BLOCKS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+MOBILE_BLOCKS = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
 """Expansion, output channels, repetitions, stride of the first."""
 
 
-def mobilenet_v2(image: int = 224, last: int = 1280, classes: int = 1000, blocks: Sequence[Shape] = MOBILE_BLOCKS) -> Any:
+def mobilenet_v2(
+    image: int = 224, last: int = 1280, classes: int = 1000, blocks: Sequence[Shape] = MOBILE_BLOCKS
+) -> Any:
     """MobileNetV2: inverted residuals with ReLU6 and linear bottlenecks."""
     net = Net("mobilenet_v2", np.random.default_rng(2))
     low, high = net.weight(np.float32(0)), net.weight(np.float32(6))

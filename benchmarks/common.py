@@ -28,7 +28,7 @@ from benchmarks.arguments import names as names
 from benchmarks.arguments import positive as positive
 from benchmarks.arguments import seconds as seconds
 from benchmarks.arguments import thread_counts as thread_counts
-from benchmarks.clock import Call
+from benchmarks.clock import WARM_S, Call
 from benchmarks.clock import call_ms as call_ms
 from benchmarks.roofline import Roofline as Roofline
 from benchmarks.text import geometric_mean as geometric_mean
@@ -55,8 +55,6 @@ EXIT_CHECK: Final = 4
 PAUSE_S: Final = 0.06
 """Before a side's calls, so that the threads of the side before stop spinning (OpenBLAS waits longest, about
 30 ms)."""
-WARM_S: Final = 0.2
-"""Each side runs so long before the first round: a busy system needs a while to spread new threads over the cores."""
 ENOUGH: Final = 0.9
 """A budget of tuning seconds counts as used at this share of it."""
 
@@ -120,7 +118,7 @@ class Side:
 
     def round_ms(self) -> float:
         """Median milliseconds of one round of calls."""
-        return call_ms(self.call) if self.timed is None else self.timed()
+        return call_ms(self.call, warm_s=WARM_S) if self.timed is None else self.timed()
 
 
 def empty(port: Port) -> Array:
@@ -206,14 +204,10 @@ def norm_error(got: Sequence[Array], expected: Sequence[Array]) -> float:
     return max(e if math.isfinite(e) else math.inf for e in errors)
 
 
-def side_by_side(sides: Sequence[Side], rounds: int, pause: float = PAUSE_S, warm: float = WARM_S) -> dict[str, float]:
+def side_by_side(sides: Sequence[Side], rounds: int, pause: float = PAUSE_S) -> dict[str, float]:
     """Median milliseconds of each side over interleaved rounds. The order rotates, so that whatever else the
     machine does, and whatever a side leaves in the caches, meets all of them."""
     samples: dict[str, list[float]] = {s.name: [] for s in sides}
-    for side in sides:
-        until = time.perf_counter() + warm
-        while time.perf_counter() < until:
-            side.round_ms()
     for k in range(rounds):
         turn = k % len(sides)
         with device_lock():

@@ -221,9 +221,7 @@ def measure(
     }
     if arguments.profile:
         row["profile"] = profile(graph, target, ours)
-        row["kinds"] = {
-            k: sum(r["share"] for r in row["profile"] if r["kind"] == k) for k in KINDS
-        }
+        row["kinds"] = {k: sum(r["share"] for r in row["profile"] if r["kind"] == k) for k in KINDS}
     return row
 
 
@@ -345,7 +343,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
             common.say(f"without {name}: pip install --no-deps {MODELS[name].package}")
     arguments.models = [n for n in arguments.models or MODELS if n in here]
     if not arguments.models:
-        parser.error("no model is installed: pip install --no-deps rapidocr-onnxruntime nudenet ddddocr; pip install onnx")
+        parser.error(
+            "no model is installed: pip install --no-deps rapidocr-onnxruntime nudenet ddddocr; pip install onnx"
+        )
     return arguments
 
 

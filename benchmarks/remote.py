@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from benchmarks.clock import ROUND_CALLS, ROUND_S
+from benchmarks.clock import ROUND_CALLS, ROUND_S, WARM_S
 from benchmarks.common import Array, Side
 from benchmarks.serve import Lacking
 from benchmarks.workloads import Workload
@@ -93,7 +93,7 @@ class Remote:
             return [np.load(file)]
 
         def round_ms() -> float:
-            return float(ask(do="time", min_s=ROUND_S, min_calls=ROUND_CALLS)["ms"])
+            return float(ask(do="time", min_s=ROUND_S, min_calls=ROUND_CALLS, warm_s=WARM_S)["ms"])
 
         return Side(self.name, result, result, round_ms)
 

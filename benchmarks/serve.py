@@ -8,7 +8,7 @@ Requests and their answers:
 
     {"do": "prepare", "arrays": FILE, ...}   {"info": {...}}: the operator that later requests mean is ready
     {"do": "call", "result": FILE}           {}: one call, its result written as .npy
-    {"do": "time", "min_s": S, "min_calls": K}   {"ms": median of a call}
+    {"do": "time", "min_s": S, "min_calls": K, "warm_s": S}   {"ms": median of a call}
 
 What cannot be done is answered with ``{"lacking": why}``. Anything else that goes wrong ends the process.
 """
@@ -90,7 +90,8 @@ def answer(start: Callable[[], tuple[str, Prepare]], requests: TextIO, answers: 
                 np.save(request["result"], ready.result())
                 send({})
             case "time", Prepared():
-                send({"ms": call_ms(ready.call, request["min_s"], request["min_calls"])})
+                ms = call_ms(ready.call, request["min_s"], request["min_calls"], request["warm_s"])
+                send({"ms": ms})
             case wrong, _:
                 raise ValueError(f"do: expected prepare, or call or time after it; got {wrong!r}")
 

@@ -100,7 +100,10 @@ def test_the_protocol(tmp_path: Path) -> None:
 
     given = {"do": "prepare", "arrays": str(tmp_path / "a.npz"), "n": 1}
     result = {"do": "call", "result": str(tmp_path / "r.npy")}
-    got = served([given, result, {"do": "time", "min_s": 0, "min_calls": 3}, {**given, "n": 2}], lambda: ("v", prepare))
+    got = served(
+        [given, result, {"do": "time", "min_s": 0, "min_calls": 3, "warm_s": 0}, {**given, "n": 2}],
+        lambda: ("v", prepare),
+    )
     assert [list(a) for a in got] == [["version"], ["info"], [], ["ms"], ["lacking"]]
     assert got[1] == {"info": {"k": 5}}
     assert got[4] == {"lacking": "too many"}
