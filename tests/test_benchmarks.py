@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
+import os
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tilewright
-from benchmarks import common, models, roofline, search
+from benchmarks import clock, common, models, roofline, search
 from benchmarks import ops as bench_ops
 from benchmarks.peers import Lacking, NumpyPeer, OnnxRuntimePeer, TorchPeer, make_peers
 from benchmarks.workloads import SUITES, Workload, suite
@@ -185,6 +189,45 @@ def test_side_by_side_rotates_and_takes_medians() -> None:
     assert order == ["slow", "fast", "slow"]  # the second round starts with the side that came second
     assert times["fast"] < times["slow"]
     assert times["slow"] >= 10
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="affinity is Linux's")
+def test_threads_are_parted_while_warming_up_only() -> None:
+    everywhere = os.sched_getaffinity(0)
+    if len(everywhere) == 1:
+        pytest.skip("there is one core")
+    seen: list[set[int]] = []
+    with threads_at_rest(2) as (free, bound):
+        os.sched_setaffinity(bound, {max(everywhere)})
+
+        def call() -> None:
+            seen[:] = [os.sched_getaffinity(t) for t in (threading.get_native_id(), free, bound)]
+
+        with clock.parted_threads():
+            call()
+        here, there, kept = seen
+        assert len(here) == len(there) == 1
+        assert here != there
+        assert kept == {max(everywhere)}
+        call()
+        assert seen == [everywhere, everywhere, {max(everywhere)}]
+        clock.call_ms(call, 0.0, 1)
+        assert seen[0] == everywhere
+
+
+@contextlib.contextmanager
+def threads_at_rest(count: int) -> Iterator[list[int]]:
+    """Ids of threads that wait."""
+    end = threading.Event()
+    threads = [threading.Thread(target=end.wait) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield [t.native_id for t in threads if t.native_id is not None]
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join()
 
 
 def test_levels_of_memory() -> None:
