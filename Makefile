@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 MODELS := rapidocr-onnxruntime==1.4.4
+MORE_MODELS := nudenet==3.4.2 ddddocr==1.6.1
 
 .PHONY: help demo test lint bench clean
 
@@ -20,7 +21,7 @@ demo: $(STAMP)  ## Install, tune two real models, compile them from the records,
 	$(BIN)/python examples/ocr_demo.py
 
 test: $(STAMP)  ## Install and run the tests
-	$(BIN)/python -m pip install --quiet --no-deps $(MODELS) nudenet==3.4.2 ddddocr==1.6.1
+	$(BIN)/python -m pip install --quiet --no-deps $(MODELS) $(MORE_MODELS)
 	$(BIN)/python -m pytest
 
 lint: $(STAMP)  ## Formatting, types, import directions
@@ -29,11 +30,13 @@ lint: $(STAMP)  ## Formatting, types, import directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP)  ## Compare operators and models with NumPy, PyTorch and onnxruntime, side by side
-	$(BIN)/python -m pip install --quiet --no-deps $(MODELS)
+bench: $(STAMP)  ## Compare operators and models with NumPy, PyTorch and onnxruntime, side by side; figures go to build/*.json
+	$(BIN)/python -m pip install --quiet --no-deps $(MODELS) $(MORE_MODELS)
 	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python benchmarks/ops.py
-	$(BIN)/python benchmarks/models.py
+	@mkdir -p build
+	$(BIN)/python benchmarks/ops.py --json build/ops.json
+	$(BIN)/python benchmarks/models.py --time 60 --json build/models.json
+	@echo 'Into the documents: $(BIN)/python benchmarks/report.py --ops build/ops.json --models build/models.json --docs docs/performance.md --readme README.md'
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -54,8 +54,9 @@ def fill(text: str, tag: str, content: str, name: str = "document") -> str:
 
 
 def said(report: Report) -> str:
-    """How the figures came about, in a line."""
-    return f"`{report.get('command', 'unknown command')}`, {report.get('date', 'unknown date')}. Times in ms."
+    """How the figures came about, in a line: other blocks of a document may be from other days and versions."""
+    peers = "".join(f", {name} {version}" for name, version in sorted(report.get("peers", {}).items()))
+    return f"`{report.get('command', 'unknown command')}`, {report.get('date', 'unknown date')}{peers}. Times in ms."
 
 
 def groups(reports: Iterable[Report], key: Callable[[Row], tuple[Any, ...]]) -> dict[tuple[Any, ...], list[Row]]:
@@ -86,8 +87,6 @@ def machine(reports: Sequence[Report]) -> str:
                 raise ReportError(f"{key}: expected files of one machine; got {found[key]} and {report[key]}")
     versions = [("Tilewright", "tilewright"), ("Python", "python"), ("LLVM", "llvm"), ("NumPy", "numpy")]
     parts = [f"{name} {found[key]}" for name, key in versions if key in found]
-    peers = {name: version for report in reports for name, version in report.get("peers", {}).items()}
-    parts += [f"{name} {version}" for name, version in sorted(peers.items()) if name != "numpy"]
     cores = next((r["cores"] for r in reports if "cores" in r), None)
     dates = sorted({r["date"] for r in reports if "date" in r})
     where = f"{found.get('machine', 'unknown machine')}{'' if cores is None else f', {cores} cores'}"
