@@ -5,7 +5,6 @@ Started by `tvm.py`. Needs TVM, NumPy and this folder, nothing of Tilewright.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import json
@@ -32,10 +31,6 @@ PER_ROUND = (8, 64)
 leave a short search without any training)."""
 INTRINSICS = ("arm_cpu", "cuda", "hexagon", "riscv_cpu", "rocm", "x86")
 OURS = {"x86_64": "x86", "aarch64": "arm_cpu", "riscv64": "riscv_cpu"}
-
-
-class Enough(Exception):
-    """The seconds of a search are used up."""
 
 
 def skip_foreign_intrinsics() -> None:
@@ -101,6 +96,7 @@ class Tuner:
     def _search(self, workload: Workload, target: Any, folder: Path, trials: int | None, seconds: float | None) -> Any:
         """The database of a search. TVM counts trials only: seconds are watched after each round."""
         ms, deadline = self.ms, time.perf_counter() + (seconds or float("inf"))
+        over: list[bool] = []
 
         @self.tvm.ir.utils.derived_object
         class Watch(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc, name-defined]
@@ -108,14 +104,15 @@ class Tuner:
 
             def apply(self, *_: Any) -> None:
                 if time.perf_counter() > deadline:
-                    raise Enough
+                    over.append(True)
+                    raise TimeoutError
 
         inputs = [self.te.placeholder(i.shape, name=i.name) for i in workload.inputs]
         function = self.te.create_prim_func([*inputs, workload.body(TvmOps(), *inputs)])
         wanted = trials or NO_END
         database = ms.database.JSONDatabase(work_dir=str(folder))
         callbacks = [ms.measure_callback.AddToDatabase(), ms.measure_callback.UpdateCostModel(), Watch()]
-        with contextlib.suppress(Enough):
+        try:
             ms.tune_tir(
                 function,
                 target,
@@ -129,6 +126,9 @@ class Tuner:
                 num_tuning_cores=os.cpu_count(),
                 seed=0,
             )
+        except (RuntimeError, TimeoutError):  # it comes back from TVM as another exception
+            if not over:
+                raise
         return database
 
 
