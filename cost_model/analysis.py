@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.cost_model.body import transposed
 from tilewright.cost_model.tile import TileCost, tile_cost
 from tilewright.cost_model.traffic import FITS, footprint, traffic
 from tilewright.schedules.target import Target
@@ -156,7 +157,7 @@ def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int) -
         fits = [u <= FITS * limit for u in used]
         total, sparse = zero, zero
         for a, f in zip(s.accesses, feet, strict=True):
-            times = _times(a, again, fits, depth, level == LEVELS - 1, s.stream and a.stride(s.vector or "") == 1)
+            times = _times(a, again, fits, depth, level == LEVELS - 1, s.stream and _whole(a, s, spans[-1]))
             bytes_, part = traffic(f, level, fits, outside, _touches(a, s, spans[-1]) * target.line_bytes, a.store)
             total, sparse = total + bytes_ * times, sparse + part * times
         moved.append(total)
@@ -187,10 +188,15 @@ def _times(a: Access, again: set[str], fits: list[NDArray[np.bool_]], depth: int
     return np.where(fits[0], 0.0, once) if last else once
 
 
+def _whole(a: Access, s: StageModel, span: Mapping[str, Any]) -> bool:
+    """Whether a store is of whole vectors, which may pass the caches."""
+    return a.stride(s.vector or "") == 1 or transposed(a, s, span) is not None
+
+
 def _touches(a: Access, s: StageModel, span: Mapping[str, Any]) -> Any:
     """Memory operations of an access in the innermost tile that go to different places, where it is walked
     lane by lane."""
-    if a.packed or s.vector is None or a.stride(s.vector) in (0, 1):
+    if a.packed or s.vector is None or a.stride(s.vector) in (0, 1) or transposed(a, s, span) is not None:
         return 0.0
     out: Any = 1.0
     for axis in a.axes():

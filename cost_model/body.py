@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.schedules.target import Target
+from tilewright.schedules.write_transposed import MOST_ROWS
 from tilewright.search_space.access import Access
 from tilewright.search_space.model import StageModel
 
@@ -91,7 +92,7 @@ def body(s: StageModel, target: Target, width: Mapping[str, Any]) -> Body:
     kept: Any = 0.0
     pieces = _pieces(wide, lanes)
     for access in s.accesses:
-        kind, number, shuffled, shared = _moves(access, s, wide, pieces, width)
+        kind, number, shuffled, shared = _moves(access, s, wide, pieces, width, lanes)
         kept = kept + np.maximum(shared, 0.0)
         kind = "stores" if access.store else kind
         count[kind] = count.get(kind, 0.0) + number
@@ -102,6 +103,11 @@ def body(s: StageModel, target: Target, width: Mapping[str, Any]) -> Body:
     alive = (accumulators if folds else registers) + registers + 1.0 + kept / unrolled
     alive = alive + (3.0 * registers if s.maths else 0.0)
     excess = np.maximum(alive - target.vector_registers, 0.0)
+    spills = excess * (unrolled / np.maximum(s.spread, 1.0) if folds else repeat)
+    tile: Any = 0.0
+    for access in s.accesses:
+        tile = np.maximum(tile, _tile_registers(access, s, width, registers))
+    spills = spills + np.maximum(tile - target.vector_registers, 0.0)
     return Body(
         fma=ops * s.arithmetic,
         maths=ops * s.maths,
@@ -114,7 +120,7 @@ def body(s: StageModel, target: Target, width: Mapping[str, Any]) -> Body:
         guards=_guards(s, width, registers, strided),
         accumulators=accumulators,
         registers=alive,
-        spills=excess * (unrolled / np.maximum(s.spread, 1.0) if folds else repeat),
+        spills=spills,
         rows=repeat,
     )
 
@@ -135,7 +141,9 @@ def _guards(s: StageModel, width: Mapping[str, Any], registers: Any, strided: An
     return out + strided * (MASKED_LANE if masked else GUARDED_LANE)
 
 
-def _moves(a: Access, s: StageModel, wide: Any, pieces: Any, width: Mapping[str, Any]) -> tuple[str, Any, Any, Any]:
+def _moves(
+    a: Access, s: StageModel, wide: Any, pieces: Any, width: Mapping[str, Any], lanes: int
+) -> tuple[str, Any, Any, Any]:
     """Kind of access, its distinct memory operations in one body, the shuffles they need, and how many more
     there would be if windows did not overlap: values that are kept for that."""
     v = s.vector
@@ -163,7 +171,31 @@ def _moves(a: Access, s: StageModel, wide: Any, pieces: Any, width: Mapping[str,
     if stride == 2 and not a.store and not s.guards:
         shuffles = other * pieces * np.where(pieces > 1.0, 3.0, 1.5)
         return "contiguous", other * pieces * 2.0, shuffles, (every - other) * pieces
-    return "strided", other * wide, other * wide, 0.0
+    turned = transposed(a, s, width)
+    if turned is None:
+        return "strided", other * wide, other * wide, 0.0
+    # rows of a tile: contiguous vectors, and a shuffle of each register for every doubling of their number
+    elements = other * wide
+    steps = elements / np.minimum(wide, lanes) * np.log2(np.maximum(turned, 1.0))
+    moves = elements / turned * np.ceil(turned / lanes)
+    return "contiguous", moves, np.where(turned < 2.0, elements, steps), 0.0
+
+
+def _tile_registers(a: Access, s: StageModel, width: Mapping[str, Any], registers: Any) -> Any:
+    """Registers of a tile that is transposed: all its rows are alive at once."""
+    turned = transposed(a, s, width)
+    return 0.0 if turned is None else turned * registers
+
+
+def transposed(a: Access, s: StageModel, width: Mapping[str, Any]) -> Any:
+    """How many neighbours of an access that jumps from lane to lane an unrolled loop walks, or None: such a tile is
+    moved as contiguous vectors and transposed in registers."""
+    if a.indirect or a.packed or s.vector is None or (s.guards and not a.store) or a.stride(s.vector) in (0, 1):
+        return None
+    if a.store and s.reducer is not None:
+        return None
+    near = [x for x in a.axes() if x != s.vector and x in width and a.stride(x) == 1]
+    return np.minimum(width[near[0]], float(MOST_ROWS)) if near else None
 
 
 def _pieces(width: Any, lanes: int) -> Any:

@@ -19,6 +19,7 @@ from tilewright.schedules.pool import RUN
 from tilewright.schedules.write_memory import ZERO_BYTES, ZEROS
 from tilewright.schedules.write_nodes import NodeWriter, constant_extent
 from tilewright.schedules.write_scope import Scope
+from tilewright.schedules.write_stores import ALIGN
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ class _Unit:
         self.thread_bytes = max(self.thread_bytes, writer.peak)
         self.declares |= fn.declares
         pointers = ", ".join(f"ptr noalias %p{k}" for k in self.pointers)
-        head = f"define internal void @{name}({pointers}, i64 %lo, i64 %hi, i64 %tid) noinline nounwind {{"
+        head = f"define internal void @{name}({pointers}, i64 %lo, i64 %hi, i64 %tid) noinline nounwind alignstack({ALIGN}) {{"
         return "\n".join([head, "entry:", *fn.allocas, *fn.lines, "  ret void", "}"])
 
 

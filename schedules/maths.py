@@ -61,7 +61,7 @@ FUNCTIONS: Final[dict[str, FunctionInfo]] = {
         _info(maths_kernels.log, 1.5, "mantissa in [2/3, 4/3), minimax about 1, exponent times a split ln 2"),
         _info(maths_kernels.log2, 2, "as log; exact for powers of two"),
         _info(maths_kernels.log1p, 2, "as log, with the rounding error of 1 + x put back"),
-        _info(maths_kernels.tanh, 3, "t / (t + 2), t = expm1(2|x|)"),
+        _info(maths_kernels.tanh, 3.5, "2AB / (A^2 + B^2), A/B rational minimax for tanh(x/2)"),
         _info(maths_kernels.erf, 3, "minimax for -log erfc, then expm1"),
         _info(maths_kernels.sigmoid, 3.5, "1 / (1 + t) or t / (1 + t), t = exp(-|x|)"),
         _info(maths_kernels.softplus, 3, "max(x, 0) + log1p(exp(-|x|))"),

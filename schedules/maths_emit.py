@@ -160,14 +160,26 @@ class Emitter:
         return self.intrinsic("fma", a, b, c, kind=a.kind)
 
     def horner(self, x: Value, coefficients: tuple[float, ...]) -> Value:
-        """The polynomial with `coefficients` (lowest power first) at `x`: one fused step a coefficient.
-
-        Horner rather than a tree: independent vectors fill the latency, and it has the fewest operations.
-        """
+        """The polynomial with `coefficients` (lowest power first) at `x`: one fused step a coefficient, the fewest
+        operations there can be."""
         *rest, top = coefficients
         total = self.as_value(top, x.kind)
         for coefficient in reversed(rest):
             total = self.fma(total, x, coefficient)
+        return total
+
+    def pairs(self, x: Value, coefficients: tuple[float, ...]) -> Value:
+        """The same in half the time from `x` to the answer, for one operation more: Horner's rule in `x * x` over
+        pairs of coefficients. A processor looks ahead over a few hundred operations; where a formula is long, the
+        length of its chain counts, not only the number of its operations."""
+        two = [
+            self.fma(x, high[0], low) if high else self.as_value(low, x.kind)
+            for low, *high in (coefficients[k : k + 2] for k in range(0, len(coefficients), 2))
+        ]
+        square = x * x
+        total = two.pop()
+        for part in reversed(two):
+            total = self.fma(total, square, part)
         return total
 
     def select(self, condition: Value, yes: Operand, no: Operand) -> Value:

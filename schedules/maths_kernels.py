@@ -37,10 +37,16 @@ EXP2_WIDE = (0.6931472420692444, 0.24022673070430756, 0.05550379678606987, 0.009
 # log(1 + f) = f - f^2/2 + f^3 P(f), |f| <= 1/3, relative to f: 2^-27.6
 LOG = (0.33333224058151245, -0.24999688565731049, 0.20010042190551758, -0.16685478389263153,
        0.1401093602180481, -0.1211496964097023, 0.13962389528751373, -0.13192270696163177)  # fmt: skip
-# -log(erfc(x)) = x P(x), 0 <= x <= 3.95, relative to erf(x): 2^-27.9
-ERF = (1.128379225730896, 0.6366193890571594, 0.10277772694826126, -0.019152721390128136,
-       -0.00016097768093459308, 0.0016675691585987806, -0.0006331158801913261, 0.00011771546269301325,
-       -9.26417578739347e-06)  # fmt: skip
+# tanh(x/2) = x P(x^2) / Q(x^2), |x| <= 9.1, so that the error of tanh(x) relative to it is 2^-27.0
+TANH_HALF = ((0.925000011920929, 0.02753314934670925, 0.0001055277170962654),
+             (1.850000023841858, 0.2092328667640686, 0.0022305415477603674, 2.267420995849534e-06))  # fmt: skip
+# 2^r - 1 = r P(r), |r| <= 1/2, relative to it: 2^-26.4
+EXP2M1 = (0.6931471879354426, 0.24022649793796075, 0.05550357391095066, 0.00961823759493885,
+          0.0013390758307119186, 0.00015403508429899125)  # fmt: skip
+# log2(erfc(x)) = x P(x), 0 <= x <= 3.95, relative to erf(x): 2^-27.9
+ERF = (-1.6279070351812968, -0.9184476237923513, -0.148277077872298, 0.027632068413444986,
+       0.00023133761375204623, -0.0024049512039434153, 0.0009129588590634462, -0.00016971196349537554,
+       1.3353051492838448e-05)  # fmt: skip
 # Double precision, for pow. log2(m) = s P(s^2), s = (m-1)/(m+1), 1/sqrt 2 <= m <= sqrt 2: 2^-43.6
 LOG2_DOUBLE = (2.8853900817778495, 0.9617966941141246, 0.5770779421394624, 0.4122092747401029,
                0.3199047976883936, 0.28291277108928264)  # fmt: skip
@@ -99,18 +105,28 @@ def expm1(e: Emitter, x: Value) -> Value:
     return e.select(e.magnitude(x) < 2.0**-26, x, answer)  # keeps -0 and the last bit of subnormals
 
 
+def _exp2m1_parts(e: Emitter, shifted: Value, r: Value) -> tuple[Value, Value, Value]:
+    """(q, p, s) with 2^(k + r) - 1 = q p + (s - 1): `shifted` is k + ROUND + 127, |r| <= 1/2."""
+    s = (shifted.bits() << 23).as_float()
+    return s * r, e.pairs(r, EXP2M1), s
+
+
 def tanh(e: Emitter, x: Value) -> Value:
-    # expm1(2|x|) / (expm1(2|x|) + 2): no cancellation near 0, and at most 1. It is 1 from 9.02 on.
-    q, s = _expm1_parts(e, e.at_most(e.magnitude(x), 10.0), 2.0, 127)
-    t = e.fma(s, q, s - 1.0)
-    return e.with_sign(t / (t + 2.0), e.sign_bit(x))
+    # 2h / (1 + h^2) with h = tanh(x/2) = A / B: where tanh nears 1 it hardly depends on h, so short polynomials do,
+    # and no answer is above 1 (all were looked at). Two of them side by side are done sooner than one exponential.
+    x = e.at_least(e.at_most(x, 9.0), -9.0)
+    y = x * x
+    a, b = x * e.horner(y, TANH_HALF[0]), e.horner(y, TANH_HALF[1])
+    return (a * (b + b)) / e.fma(a, a, b * b)
 
 
 def erf(e: Emitter, x: Value) -> Value:
-    # -expm1(log(erfc(|x|))): full relative accuracy down to 0. It is 1 from 3.92 on.
+    # 1 - erfc(|x|), erfc as a power of two: full relative accuracy down to 0. It is 1 from 3.92 on.
     a = e.at_most(e.magnitude(x), 3.95)
-    q, s = _expm1_parts(e, a * e.horner(a, ERF), -1.0, 127)
-    return e.with_sign(e.fma(-s, q, 1.0 - s), e.sign_bit(x))
+    power = a * e.pairs(a, ERF)
+    shifted = power + (ROUND + 127)
+    q, p, s = _exp2m1_parts(e, shifted, power - (shifted - (ROUND + 127)))
+    return e.with_sign(e.fma(-q, p, 1.0 - s), e.sign_bit(x))
 
 
 def sigmoid(e: Emitter, x: Value) -> Value:

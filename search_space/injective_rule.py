@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from tilewright.graph.affine import affine
+from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import loads
 from tilewright.graph.workload import Workload
 from tilewright.schedules.phases import PStage, phases
 from tilewright.schedules.steps import Order, Parallel, Schedule, Step, Stream, Unroll, Vectorize
 from tilewright.schedules.steps import Split as SplitStep
 from tilewright.schedules.target import Target
+from tilewright.schedules.write_transposed import MOST_ROWS
 from tilewright.search_space.prologue import plan, worth_threads
 from tilewright.search_space.sketch import Open, Param, Sketch
+
+
+BLOCK = 64
+"""Elements along each side of a block that is transposed at a time: a few cache lines both ways, which hardware fetches together."""
 
 
 def injective_sketches(workload: Workload, target: Target) -> list[Sketch]:
@@ -63,40 +69,50 @@ def _sketch(
 ) -> Sketch:
     lanes = _width(target, leader)
     extent = leader.extents[axis]
+    last = leader.axes[-1][0]
     widths = tuple(w for w in (lanes, 2 * lanes, 4 * lanes) if w <= extent) or (extent,)
     count = -(-extent // widths[0])
-    blocks = tuple(sorted({b for b in (1, 4, 16, 64, 256, 1024) if b < count} | {count}))
-    params = [Param("v", widths, "width of the vector loop"), Param("vb", blocks, "vectors in one parallel piece")]
-    template: list[Step | Open] = [*base, *extra, Open(leader.name, axis, ("v*vb", "v"))]
-    names = [a for a, _ in leader.axes]
-    others = [a for a in names if a != axis]
-    inner_static = [f"{axis}.2"]
-    outer: list[str] = []
-    preferred = {"v": widths[min(1, len(widths) - 1)], "vb": min(blocks, key=lambda b: abs(b - 64))}
-    transposed = axis != names[-1]
-    if transposed:
-        last = names[-1]
-        params.append(Param("r", tuple(r for r in (1, 2, 4, 8, 16) if r <= leader.extents[last]), "rows at once"))
-        params.append(Param("rb", (1, 4, 16, 64), "row tiles in a cache block"))
-        preferred |= {"r": min(8, leader.extents[last]), "rb": 1}
-        preferred["r"] = max(r for r in params[-2].values if r <= preferred["r"])
-        template.append(Open(leader.name, last, ("r*rb", "r")))
-        outer = [f"{a}.0" for a in names]
+    outer = [f"{a}.0" for a, _ in leader.axes]
+    params: list[Param] = []
+    template: list[Step | Open] = []
+    if axis != last:
+        # a tile of rows is transposed in registers; a streamed line is written whole
+        rows = _rows(leader.extents[last], target.line_bytes // SIZES[workload.types[workload.output].dtype], stream)
+        blocks = tuple(sorted({b for b in (1, 2, 4, 8, 16, 64) if b < count} | {min(count, 64)}))
+        params = [Param("r", rows, "rows at once"), Param("rb", (1, 2, 4, 8, 16), "row tiles in a cache block")]
+        template = [Open(leader.name, axis, ("v*vb", "v")), Open(leader.name, last, ("r*rb", "r"))]
         order = [*outer, f"{last}.1", f"{axis}.1", f"{last}.2", f"{axis}.2"]
-        inner_static = [f"{last}.2", f"{axis}.2"]
+        static = [f"{last}.2", f"{axis}.2"]
+        preferred = {"v": widths[0], "vb": _near(blocks, BLOCK // lanes), "r": max(rows)}
+        preferred["rb"] = _near(params[1].values, BLOCK // max(rows))
     else:
-        outer = [f"{a}.0" for a in names]
+        blocks = tuple(sorted({b for b in (1, 4, 16, 64, 256, 1024) if b < count} | {count}))
+        template = [Open(leader.name, axis, ("v*vb", "v"))]
         order = [*outer, f"{axis}.1", f"{axis}.2"]
-        del others
+        static = [f"{axis}.2"]
+        preferred = {"v": widths[min(1, len(widths) - 1)], "vb": _near(blocks, 64)}
+    params = [Param("v", widths, "width of the vector loop"), Param("vb", blocks, "vectors in a piece"), *params]
+    template = [*base, *extra, *template]
     template.append(Order(leader.name, tuple(order)))
     if worth_threads(workload, target):
         template.append(Parallel(leader.name, len(outer)))
-    template += [Unroll(leader.name, s) for s in inner_static[:-1]]
-    template.append(Vectorize(leader.name, inner_static[-1]))
+    template += [Unroll(leader.name, s) for s in static[:-1]]
+    template.append(Vectorize(leader.name, static[-1]))
     if stream:
         template.append(Stream(leader.name))
     name = f"map[v={axis}{',stream' if stream else ''}]"
     return Sketch(name, workload, target, tuple(template), tuple(params), (), leader.name, preferred)
+
+
+def _rows(extent: int, line: int, stream: bool) -> tuple[int, ...]:
+    """Rows of a register tile: as many elements as a vector store, at most a cache line."""
+    most = min(line, MOST_ROWS)
+    rows = tuple(r for r in ((most,) if stream else (2, 4, 8, 16)) if r <= min(extent, most))
+    return rows or (min(extent, most),)
+
+
+def _near(values: tuple[int, ...], wanted: int) -> int:
+    return min(values, key=lambda n: abs(n - wanted))
 
 
 def _scalar(workload: Workload, target: Target, leader: PStage, base: list[Step], extra: list[Step | Open]) -> Sketch:
