@@ -12,7 +12,7 @@ from tilewright.schedules.steps import Split as SplitStep
 from tilewright.schedules.target import Target
 from tilewright.schedules.write_transposed import MOST_ROWS
 from tilewright.search_space.prologue import plan, worth_threads
-from tilewright.search_space.sketch import Open, Param, Sketch
+from tilewright.search_space.sketch import Constraint, Open, Param, Sketch
 
 
 BLOCK = 64
@@ -78,7 +78,7 @@ def _sketch(
     if axis != last:
         # a tile of rows is transposed in registers; a streamed line is written whole
         rows = _rows(leader.extents[last], target.line_bytes // SIZES[workload.types[workload.output].dtype], stream)
-        blocks = tuple(sorted({b for b in (1, 2, 4, 8, 16, 64) if b < count} | {min(count, 64)}))
+        blocks = tuple(b for b in (1, 2, 4, 8) if b <= count)
         params = [Param("r", rows, "rows at once"), Param("rb", (1, 2, 4, 8, 16), "row tiles in a cache block")]
         template = [Open(leader.name, axis, ("v*vb", "v")), Open(leader.name, last, ("r*rb", "r"))]
         order = [*outer, f"{last}.1", f"{axis}.1", f"{last}.2", f"{axis}.2"]
@@ -101,7 +101,15 @@ def _sketch(
     if stream:
         template.append(Stream(leader.name))
     name = f"map[v={axis}{',stream' if stream else ''}]"
-    return Sketch(name, workload, target, tuple(template), tuple(params), (), leader.name, preferred)
+    limits = (_tile_fits(lanes, target.vector_registers),) if axis != last else ()
+    return Sketch(name, workload, target, tuple(template), tuple(params), limits, leader.name, preferred)
+
+
+def _tile_fits(lanes: int, registers: int) -> Constraint:
+    """All rows of a tile that is transposed are alive at once."""
+    return Constraint(
+        "registers", f"a tile of at most {registers} registers", lambda c: -(-c["v"] // lanes) * c["r"] <= registers
+    )
 
 
 def _rows(extent: int, line: int, stream: bool) -> tuple[int, ...]:
