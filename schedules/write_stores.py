@@ -23,6 +23,8 @@ from tilewright.schedules.write_transposed import Held, Place, transpose
 from tilewright.schedules.write_values import value
 
 ALIGN = 64
+STREAM_BYTES = 16
+"""Least length of a streaming store: the short vectors of a rest would each move a whole line to memory and back."""
 
 
 def store(scope: Scope, n: Store) -> None:
@@ -100,8 +102,8 @@ def _write(scope: Scope, place: str, v: Value, dtype: str, stream: bool = False)
     if dtype == "bool":
         v = scope.fn.op(f"zext {v.typed} to {vector_type('i8', v.lanes)}", "int8", v.lanes)
     align, hint = SIZES[dtype], ""
-    if stream:
-        nbytes = v.lanes * SIZES[dtype]
+    nbytes = v.lanes * SIZES[dtype]
+    if stream and nbytes >= STREAM_BYTES:
         align = min(ALIGN, nbytes & -nbytes)  # a multiple of 144 bytes is a multiple of 16 only
         hint = ", !nontemporal !0"
     scope.fn.do(f"store {v.typed}, ptr {place}, align {align}{hint}")

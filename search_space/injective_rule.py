@@ -32,13 +32,16 @@ def injective_sketches(workload: Workload, target: Target) -> list[Sketch]:
     leader = parts[-1].leader
     out: list[Sketch] = []
     for axis in _vector_axes(leader):
-        for stream in (False, True) if _output_bytes(workload) > target.l2_bytes else (False,):
+        for stream in (False, True) if _may_stream(workload, target, axis == leader.axes[-1][0]) else (False,):
             out.append(_sketch(workload, target, leader, axis, base, extra, stream))
     return out or [_scalar(workload, target, leader, base, extra)]
 
 
-def _output_bytes(workload: Workload) -> int:
-    return workload.types[workload.output].nbytes
+def _may_stream(workload: Workload, target: Target, along: bool) -> bool:
+    """Whether stores past the caches can pay: the last cache does not hold most of what is moved, and lines are written
+    whole also where tiles are transposed."""
+    whole = along or MOST_ROWS * SIZES[workload.types[workload.output].dtype] >= target.line_bytes
+    return whole and workload.min_bytes > MOST_CACHED * max(target.l3_bytes, target.l2_bytes)
 
 
 def _vector_axes(leader: PStage) -> list[str]:
@@ -95,7 +98,7 @@ def _sketch(
     template = [*base, *extra, *template]
     template.append(Order(leader.name, tuple(order)))
     if worth_threads(workload, target):
-        template.append(Parallel(leader.name, len(outer)))
+        template.append(Parallel(leader.name, _parallel_loops(leader, {axis, last}, target)))
     template += [Unroll(leader.name, s) for s in static[:-1]]
     template.append(Vectorize(leader.name, static[-1]))
     if stream:
@@ -103,6 +106,23 @@ def _sketch(
     name = f"map[v={axis}{',stream' if stream else ''}]"
     limits = (_tile_fits(lanes, target.vector_registers),) if axis != last else ()
     return Sketch(name, workload, target, tuple(template), tuple(params), limits, leader.name, preferred)
+
+
+MOST_CACHED = 1.5
+"""Bytes moved, over those of the last cache, from which on stores past it pay: measured, 1.2 times is still faster cached."""
+PIECES_EACH = 16
+"""Iterations of the parallel loops for each thread that are enough to share the work evenly."""
+
+
+def _parallel_loops(leader: PStage, tiled: set[str], target: Target) -> int:
+    """How many of the outermost loops are parallel: as few as give every thread enough to do, because what is inside
+    them needs no division to find its place. Loops over blocks of a tiled axis have an extent that is not known here."""
+    total = 1
+    for k, (a, extent) in enumerate(leader.axes):
+        if total >= PIECES_EACH * target.threads or (a in tiled and total > 1 and total >= 4 * target.threads):
+            return max(k, 1)
+        total *= 1 if a in tiled else extent
+    return len(leader.axes)
 
 
 def _tile_fits(lanes: int, registers: int) -> Constraint:
