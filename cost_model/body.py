@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.schedules.target import Target
 from tilewright.schedules.write_transposed import MOST_ROWS
-from tilewright.search_space.access import Access
+from tilewright.search_space.access import Access, Terms
 from tilewright.search_space.model import StageModel
 
 MASK = (2.0, 1.5)
@@ -74,7 +74,7 @@ def body(s: StageModel, target: Target, width: Mapping[str, Any]) -> Body:
     lanes = lanes_of(s, target)
     v = s.vector
     wide = vector_width(s, width)
-    registers = np.ceil(wide / lanes)
+    registers = _pieces(wide, lanes)
     repeat: Any = 1.0
     unrolled: Any = 1.0
     for a, w in width.items():
@@ -90,17 +90,16 @@ def body(s: StageModel, target: Target, width: Mapping[str, Any]) -> Body:
     count: dict[str, Any] = {"contiguous": s.buffered * ops, "broadcast": CONSTANTS * s.maths}
     shuffles: Any = 0.0
     kept: Any = 0.0
-    pieces = _pieces(wide, lanes)
     for access in s.accesses:
-        kind, number, shuffled, shared = _moves(access, s, wide, pieces, width, lanes)
-        kept = kept + np.maximum(shared, 0.0)
+        kind, number, shuffled, carried = _moves(access, s, wide, registers, width, lanes)
+        kept = kept + carried
         kind = "stores" if access.store else kind
         count[kind] = count.get(kind, 0.0) + number
         shuffles = shuffles + shuffled
     strided = count.get("strided", 0.0)
     folds = s.reducer is not None
     accumulators = registers * repeat * (s.spread if folds else 1.0)
-    alive = (accumulators if folds else registers) + registers + 1.0 + kept / unrolled
+    alive = (accumulators if folds else registers) + registers + 1.0 + kept
     alive = alive + (3.0 * registers if s.maths else 0.0)
     excess = np.maximum(alive - target.vector_registers, 0.0)
     spills = excess * (unrolled / np.maximum(s.spread, 1.0) if folds else repeat)
@@ -144,11 +143,12 @@ def _guards(s: StageModel, width: Mapping[str, Any], registers: Any, strided: An
 def _moves(
     a: Access, s: StageModel, wide: Any, pieces: Any, width: Mapping[str, Any], lanes: int
 ) -> tuple[str, Any, Any, Any]:
-    """Kind of access, its distinct memory operations in one body, the shuffles they need, and how many more
-    there would be if windows did not overlap: values that are kept for that."""
+    """Kind of access, its distinct memory operations in one body, the shuffles they need, and the values that are
+    kept from step to step because windows overlap."""
     v = s.vector
     other: Any = 1.0
-    every: Any = 1.0
+    kept: Any = 0.0
+    beside: Any = 1.0
     for _, terms in a.dims:
         product: Any = 1.0
         reach: Any = 1.0
@@ -157,20 +157,25 @@ def _moves(
             product = product * w
             reach = reach + abs(c) * (w - 1.0)
         walked = any(axis == v for axis, _ in terms)
-        every = every * product
-        other = other * (product if walked or a.packed or len(terms) < 2 else np.minimum(product, reach))
+        if walked or a.packed or len(terms) < 2:
+            other = other * product
+            beside = beside * _repeated(terms, s, width)
+        else:
+            other = other * np.minimum(product, reach)
+            kept = kept + np.minimum(np.maximum(product - reach, 0.0), _carried(terms, s, width))
+    kept = kept * beside
     if v is None or v not in a.axes():
-        return "broadcast", other, 0.0, every - other
+        return "broadcast", other, 0.0, kept
     if v in s.reduce:
         other = other * width[v] / wide
     if a.indirect:
         return "gathered", other * wide * 2.0, other * wide * 2.0, 0.0
     stride = 1 if a.packed else abs(a.stride(v))
     if stride == 1:
-        return "contiguous", other * pieces, 0.0, (every - other) * pieces
+        return "contiguous", other * pieces, 0.0, kept * pieces
     if stride == 2 and not a.store and not s.guards:
         shuffles = other * pieces * np.where(pieces > 1.0, 3.0, 1.5)
-        return "contiguous", other * pieces * 2.0, shuffles, (every - other) * pieces
+        return "contiguous", other * pieces * 2.0, shuffles, kept * pieces
     turned = transposed(a, s, width)
     if turned is None:
         return "strided", other * wide, other * wide, 0.0
@@ -179,6 +184,25 @@ def _moves(
     steps = elements / np.minimum(wide, lanes) * np.log2(np.maximum(turned, 1.0))
     moves = elements / turned * np.ceil(turned / lanes)
     return "contiguous", moves, np.where(turned < 2.0, elements, steps), 0.0
+
+
+def _repeated(terms: Terms, s: StageModel, width: Mapping[str, Any]) -> Any:
+    """How many places of a dimension one step of the reduction reads."""
+    out: Any = 1.0
+    for axis, _ in terms:
+        if axis != s.vector and axis not in s.reduce:
+            out = out * width.get(axis, 1.0)
+    return out
+
+
+def _carried(terms: Terms, s: StageModel, width: Mapping[str, Any]) -> Any:
+    """Places of a window that are read again in later steps of the reduction: all that the tile is ahead of the first."""
+    ahead: Any = 0.0
+    for axis, c in terms:
+        if axis not in s.reduce:
+            ahead = ahead + abs(c) * (width.get(axis, 1.0) - 1.0)
+    steps = [abs(c) for axis, c in terms if axis in s.reduce]
+    return ahead / min(steps) if steps else 0.0
 
 
 def _tile_registers(a: Access, s: StageModel, width: Mapping[str, Any], registers: Any) -> Any:
@@ -199,7 +223,7 @@ def transposed(a: Access, s: StageModel, width: Mapping[str, Any]) -> Any:
 
 
 def _pieces(width: Any, lanes: int) -> Any:
-    """Memory operations for ``width`` elements: whole registers, and the powers of two of what is left."""
+    """Registers, and memory operations, for ``width`` elements: whole registers, and the powers of two of what is left."""
     table = np.array([k.bit_count() for k in range(lanes)], dtype=np.float64)
     whole = np.asarray(width, dtype=np.int64)
     return whole // lanes + table[whole % lanes]

@@ -24,6 +24,8 @@ Floats = NDArray[np.float64]
 LOADS_PER_CYCLE = 2.0
 STORES_PER_CYCLE = 1.0
 SHUFFLES_PER_CYCLE = 1.6
+SHUFFLE_SHARE = 0.5
+"""Multiply-adds that a shuffle displaces: one of its units is one of theirs."""
 UOPS_PER_CYCLE = 5.0
 FMA_LATENCY = 4.0
 FORWARD = 1.5
@@ -38,8 +40,10 @@ SLACK = 0.1
 """Share of the work of the other units that does not hide behind the slowest."""
 LOOP_ENTRY = 4.0
 """Cycles to set up a loop, and to leave it where the branch predictor does not expect that."""
+INNER_ENTRY = 1.0
+"""The same for a loop over the reduction inside a tile: it overlaps with the arithmetic around it."""
 TILE_ENTRY = 8.0
-RESUME = 1.0
+RESUME = 2.0
 """Cycles to fetch an accumulator that the block of the reduction before has left in memory."""
 
 
@@ -91,7 +95,7 @@ def tile_cost(s: StageModel, target: Target, n: int) -> TileCost:
         first = first or b
         tiles = count * depth.blocks
         times = tiles * depth.reduce_trips
-        fma = (b.fma + b.maths) / target.fma_per_cycle + b.guards / 2.0
+        fma = (b.fma + b.maths + SHUFFLE_SHARE * b.shuffles) / target.fma_per_cycle + b.guards / 2.0
         shuffles = b.shuffles
         load = np.maximum(
             b.loads / LOADS_PER_CYCLE + (b.stores + b.spills) / STORES_PER_CYCLE,
@@ -162,7 +166,8 @@ class _Depth:
             outer = outer * lp.trips
             looped = lp.trips > 1.0
             own = outer if k < len(dynamic) - 1 else 0.0
-            cycles = cycles + np.where(looped, own * 1.0 + entries * LOOP_ENTRY, 0.0)
+            entry = INNER_ENTRY if k > last + 1 else LOOP_ENTRY
+            cycles = cycles + np.where(looped, own * 1.0 + entries * entry, 0.0)
         inner = dynamic[-1].trips if dynamic else 1.0
         return _Depth(reduce, blocks, outer / reduce, inner, cycles)
 

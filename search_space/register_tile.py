@@ -102,8 +102,11 @@ def spatial_sketch(
 def constraints_of(
     roles: Roles, target: Target, lanes: int, names: list[str], extents: dict[str, int], nbytes: int
 ) -> tuple[Constraint, ...]:
+    rest = np.array([k.bit_count() for k in range(lanes)])  # a vector loop is cut into powers of two
+
     def vectors(c: Columns) -> Ints:
-        return -(-c["v"] // lanes)
+        out: Ints = c["v"] // lanes + rest[c["v"] % lanes]
+        return out
 
     def repeats(c: Columns) -> Ints:
         out = np.ones_like(c["v"])
@@ -144,6 +147,11 @@ def constraints_of(
                 (repeats(c) * vectors(c) * unrolled(c) <= 256)
                 & (repeats(c) * vectors(c) * unrolled(c) * bodies(c) <= 1000)
             ),
+        ),
+        Constraint(
+            "pairs",
+            "two unrolled steps of rows of one register: LLVM spills the accumulators of the first step",
+            lambda c: (vectors(c) > 1) | (unrolled(c) != 2),
         ),
         Constraint("vector block", "a block is no larger than the axis", lambda c: block(c, None, roles.vector)),
     ]

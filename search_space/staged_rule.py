@@ -170,6 +170,11 @@ def _constraints(roles: _Staged, target: Target) -> tuple[Constraint, ...]:
             lambda c: (c["r"] + 1) * (c["v"] // lanes) + 1 <= target.vector_registers,
         ),
         Constraint(
+            "pairs",
+            "two unrolled steps of rows of one register: LLVM spills the accumulators of the first step",
+            lambda c: (c["v"] > lanes) | (c["u"] != 2),
+        ),
+        Constraint(
             "vector block", "a block is no larger than the axis", lambda c: c["v"] * c["vb"] < extents[v] + c["v"]
         ),
         Constraint("panel", "a panel is no longer than the axis", lambda c: c["u"] * c["kb"] < extents[d] + c["u"]),
