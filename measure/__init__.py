@@ -13,3 +13,4 @@ from tilewright.measure.request import Request as Request
 from tilewright.measure.request import Runner as Runner
 from tilewright.measure.runner import LocalRunner as LocalRunner
 from tilewright.measure.timing import Pair as Pair
+from tilewright.measure.timing import paired as paired

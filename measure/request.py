@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, final
 
@@ -40,6 +40,11 @@ class Runner(Protocol):
 
     def measure_one(self, request: Request, again: bool = False) -> Outcome:
         """The outcome of one request; ``again`` says that it may have been measured before."""
+        ...
+
+    def contest(self, requests: Sequence[Request], *, seconds: float = 1.0) -> list[Outcome]:
+        """One outcome for each of some candidates of one workload, measured again in one sitting. Samples of those
+        that stopped for the reason ``rounds`` are aligned by round."""
         ...
 
     def close(self) -> None:

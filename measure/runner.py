@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,23 +12,18 @@ from types import TracebackType
 from typing import Any, Final, Self, final
 
 from tilewright.measure.job import Job
-from tilewright.measure.limits import Limit
 from tilewright.measure.lock import device_lock
 from tilewright.measure.messages import Message
 from tilewright.measure.outcome import Outcome
 from tilewright.measure.policy import Policy
-from tilewright.measure.pool import Pool, Slot, ask_all
+from tilewright.measure.pool import Pool
 from tilewright.measure.preflight import tiny_workload
 from tilewright.measure.process import WorkerCrash, WorkerTimeout, command
 from tilewright.measure.request import DeviceError, Request
+from tilewright.measure.stages import REFERENCE_S, Stages
 from tilewright.measure.timing import Pair
 from tilewright.schedules.target import Target
 
-REFERENCE_S: Final = 1800.0
-"""Most seconds to compute the expected results of one workload."""
-BUILD_FLOOR_S: Final = 5.0
-RUN_FLOOR_S: Final = 2.0
-"""Limits that adapt do not go below these."""
 AHEAD: Final = 2
 """Candidates built ahead for each worker, when there are several."""
 
@@ -61,7 +55,6 @@ class LocalRunner:
         self.target = target
         self.policy = policy or Policy()
         self._target_json = target.to_json()
-        self._lock_file = lock_file
         self._closed = False
         self._folder = tempfile.TemporaryDirectory(prefix="tilewright-")
         greeting: Message = {
@@ -72,12 +65,8 @@ class LocalRunner:
         }
         self._pool = Pool(workers_for_build, command(worker_module), target.threads, greeting)
         self._numbers = itertools.count(1)
-        self._build_limit = Limit(BUILD_FLOOR_S)
-        self._check_limits: dict[str, Limit] = defaultdict(lambda: Limit(RUN_FLOOR_S))
-        self._time_limits: dict[str, Limit] = defaultdict(lambda: Limit(RUN_FLOOR_S))
-        self._best: dict[str, float] = {}
+        self._stages = Stages(self._pool, lock_file)
         self._seen: dict[str, Outcome] = {}
-        self._known: list[str] = []
 
     # ------------------------------------------------------------ life
 
@@ -113,11 +102,12 @@ class LocalRunner:
 
     def set_best(self, workload_hash: str, median_ns: float) -> None:
         """Tell a time that was measured earlier, in nanoseconds, for the cut-off."""
-        self._best[workload_hash] = min(median_ns, self._best.get(workload_hash, median_ns))
+        best = self._stages.best
+        best[workload_hash] = min(median_ns, best.get(workload_hash, median_ns))
 
     def best(self, workload_hash: str) -> float | None:
         """The shortest median of a workload so far, in nanoseconds."""
-        return self._best.get(workload_hash)
+        return self._stages.best.get(workload_hash)
 
     def measure(self, requests: Iterable[Request]) -> Iterator[Outcome]:
         """One outcome for each request, in order.
@@ -133,7 +123,7 @@ class LocalRunner:
             for job in jobs:
                 job.oldest = jobs[0].number
             with self._guarded():
-                self._build(jobs)
+                self._stages.build(jobs)
             for job in jobs:
                 with self._guarded():
                     outcome = self._finish(job)
@@ -144,7 +134,7 @@ class LocalRunner:
         duplicate, and without a cut-off."""
         job = self._job(request, 0, force=again)
         with self._guarded():
-            self._build([job])
+            self._stages.build([job])
             return self._finish(job)
 
     def compare(self, a: Request, b: Request, rounds: int = 20) -> Pair:
@@ -157,6 +147,24 @@ class LocalRunner:
         jobs[1].oldest = jobs[0].number
         question = {"op": "pair", "a": jobs[0].number, "b": jobs[1].number, "rounds": rounds}
         return Pair(**self._held(jobs, question))
+
+    def contest(self, requests: Sequence[Request], *, rounds: int = 20, seconds: float = 1.0) -> list[Outcome]:
+        """Re-measure candidates of one workload in one sitting, in interleaved rounds: one outcome for each, in
+        order.
+
+        Those that can be timed have aligned samples (the k-th samples of all were taken in the same round, see
+        :func:`paired`) and stopped for the reason ``rounds``. There are at least 6 rounds and at most ``rounds``,
+        and no new one after ``seconds``. If the worker does not survive, each is measured by itself.
+        """
+        jobs = [self._job(r, 0, force=True) for r in requests]
+        for job in jobs:
+            job.oldest = jobs[0].number
+        with self._guarded():
+            passed = self._stages.gather(jobs)
+            together = len(passed) > 1 and self._stages.race(passed, rounds, seconds)
+            for job in passed if not together else ():
+                job.outcome = self._stages.run(job)
+        return [job.outcome for job in jobs if job.outcome is not None]
 
     def noise_floor(self, request: Request | None = None) -> float:
         """A/A test: the relative difference that a candidate (default: a tiny one) shows against itself.
@@ -185,128 +193,20 @@ class LocalRunner:
             raise ValueError(f"target of a request: expected {self._target_json}; got {request.target}")
         return Job(next(self._numbers), request, slot, force)
 
-    def _build_message(self, slot: Slot, job: Job, force: bool) -> Message:
-        job.generation, job.fresh = slot.generation, slot.used == 0
-        known, slot.told = self._known[slot.told :], len(self._known)
-        return {
-            "op": "build",
-            "id": job.number,
-            "oldest": job.oldest,
-            "workload": job.request.workload,
-            "schedule": job.request.schedule,
-            "known": known,
-            "force": force,
-        }
-
-    def _build(self, jobs: Sequence[Job]) -> None:
-        """Build all jobs, side by side on the slots they are assigned to."""
-        queues = [[j for j in jobs if j.slot == s] for s in range(len(self._pool.slots))]
-        seconds = self._build_limit.seconds(min(j.request.policy.build_timeout_s for j in jobs))
-
-        def message(index: int, job: Job) -> Message:
-            return self._build_message(self._pool.worker(index), job, job.force)
-
-        answers = ask_all(self._pool, queues, message, seconds)
-        for job in jobs:
-            answer = answers[job.number]
-            if isinstance(answer, WorkerTimeout):
-                job.build_s = seconds
-                job.outcome = job.failed("compile_timeout", str(answer))
-            elif isinstance(answer, WorkerCrash):
-                if job.fresh:
-                    job.outcome = job.failed("crash", f"while building: {answer}")
-                else:  # an earlier candidate may have damaged that worker
-                    self._pool.retire(job.slot)
-                    self._build([job])
-            elif job.built(answer):
-                self._build_limit.add(job.build_s)
-
     def _finish(self, job: Job) -> Outcome:
         """Check and time a built job."""
         if job.outcome is not None:
             return job.outcome
         if not job.force and job.digest in self._seen:
             return job.duplicate(self._seen[job.digest])
-        outcome = self._run(job)
+        outcome = self._stages.run(job)
         if job.digest not in self._seen:
-            self._known.append(job.digest)
+            self._stages.known.append(job.digest)
         self._seen[job.digest] = outcome
         if outcome.median_ns is not None:
             self.set_best(job.request.workload_hash, outcome.median_ns)
         self._pool.done(job.slot)
         return outcome
-
-    def _run(self, job: Job) -> Outcome:
-        """Check and time; after a crash once more in a fresh worker, if an earlier candidate may be to
-        blame."""
-        stage = "checking"
-        try:
-            if not self._check(job):
-                assert job.outcome is not None
-                return job.outcome
-            stage = "timing"
-            return self._time(job)
-        except WorkerTimeout as error:
-            return job.failed("run_timeout", f"while {stage}: {error}")
-        except WorkerCrash as error:
-            if job.fresh:
-                return job.failed("crash", f"while {stage}: {error}")
-        return self._run(job)
-
-    def _check(self, job: Job) -> bool:
-        """Check a job; whether it passed. Its outcome is set if not."""
-        policy = job.request.policy
-        if not self._hold(job):
-            return False
-        limit = self._check_limits[job.request.workload_hash]
-        question = {"op": "check", "id": job.number, "policy": policy.to_dict()}
-        answer = self._pool.ask(job.slot, question, limit.seconds(policy.run_timeout_s))
-        if answer["damaged"]:
-            self._pool.retire(job.slot)
-        if not job.checked(answer):
-            return False
-        limit.add(float(answer["run_s"]))
-        return True
-
-    def _hold(self, job: Job) -> bool:
-        """Make sure that the slot's worker has the built kernel and its reference. The outcome is set if it
-        cannot."""
-        slot = self._pool.worker(job.slot)
-        policy = job.request.policy
-        if job.generation != slot.generation:
-            question = self._build_message(slot, job, force=True)
-            answer = self._pool.ask(job.slot, question, self._build_limit.seconds(policy.build_timeout_s))
-            if not job.built(answer):
-                return False
-        key = job.request.workload_hash, policy.seed
-        if slot.reference != key:
-            question = {"op": "reference", "workload": job.request.workload, "seed": policy.seed}
-            try:
-                self._pool.ask(job.slot, question, REFERENCE_S)
-            except (WorkerTimeout, WorkerCrash) as error:
-                job.outcome = job.failed("run_error", f"the reference of the workload: {error}")
-                return False
-            slot.learnt(key)
-        return True
-
-    def _time(self, job: Job) -> Outcome:
-        policy = job.request.policy
-        name = job.request.workload_hash
-        limit = self._time_limits[name]
-        with device_lock(self._lock_file) as waited:
-            question = {
-                "op": "time",
-                "id": job.number,
-                "policy": policy.to_dict(),
-                "best_ns": None if job.force else self._best.get(name),
-            }
-            seconds = limit.seconds(policy.run_timeout_s) + 3 * policy.max_time_s
-            answer = self._pool.ask(job.slot, question, seconds)
-        if answer.get("damaged"):
-            self._pool.retire(job.slot)
-        job.load["lock_wait_s"] = waited
-        limit.add(float(answer["run_s"]))
-        return job.timed(answer)
 
     def _held(self, jobs: Sequence[Job], question: Message) -> dict[str, Any]:
         """Build and check jobs, then ask a question that times while the device is held."""
@@ -315,10 +215,10 @@ class LocalRunner:
         with self._guarded():
             try:
                 for job in jobs:
-                    if not self._check(job):
+                    if not self._stages.check(job):
                         assert job.outcome is not None
                         raise DeviceError(f"{what}; got {job.outcome.status}: {job.outcome.error}")
-                with device_lock(self._lock_file):
+                with device_lock(self._stages.lock_file):
                     answer = self._pool.ask(
                         jobs[0].slot,
                         {**question, "policy": policy.to_dict()},

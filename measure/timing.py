@@ -29,6 +29,8 @@ SAMPLE_NS: Final = 50_000
 WARM_NS: Final = 1_000_000
 """Calls before the first sample take this long in total, so that caches, pages and clocks have settled."""
 LEAST_SAMPLES: Final = 3
+LEAST_ROUNDS: Final = 6
+"""From fewer no 95 % interval of a median follows."""
 FLUSH_TRIES: Final = 4
 MIN_FLUSH: Final = 8 << 20
 
@@ -212,28 +214,49 @@ def time_kernel(clock: Clock, subject: Subject, policy: Policy, best_ns: float |
     return Samples(tuple(samples), median(samples), calls, reason)
 
 
+def race(
+    clock: Clock, subjects: Sequence[Subject], rounds: int, policy: Policy, seconds: float = math.inf
+) -> list[list[float]]:
+    """Times of kernels in interleaved rounds of a, b, …, b, a: drift of the machine hits all alike. One list for each
+    kernel, one time for each round; no new round begins after ``seconds``, but there are at least 6.
+
+    Where buffers stay the same from call to call, each sample follows a call of its own kernel, so that it does
+    not matter whose data the caches held before.
+    """
+    calls = [_paired_calls(clock, s, policy) for s in subjects]
+    again = policy.cache == "hot"
+    times: list[list[float]] = [[] for _ in subjects]
+    start = time.perf_counter()
+
+    def sample(k: int) -> float:
+        if again:
+            clock.sample(subjects[k], policy.cache, 1)
+        return clock.sample(subjects[k], policy.cache, calls[k])
+
+    for r in range(rounds):
+        there = [sample(k) for k in range(len(subjects))]
+        back = [sample(k) for k in reversed(range(len(subjects)))]
+        for t, first, second in zip(times, there, reversed(back), strict=True):
+            t.append((first + second) / 2)
+        if r + 1 >= LEAST_ROUNDS and time.perf_counter() - start > seconds:
+            break
+    return times
+
+
+def paired(a_ns: Sequence[float], b_ns: Sequence[float]) -> Pair:
+    """Compare times of the same rounds."""
+    m = median([b / a for a, b in zip(a_ns, b_ns, strict=True)])
+    return Pair(m.value, m.low, m.high, statistics.median(a_ns), statistics.median(b_ns), len(a_ns))
+
+
 def pair(clock: Clock, a: Subject, b: Subject, rounds: int, policy: Policy) -> Pair:
-    """Compare two kernels in interleaved rounds of a, b, b, a: drift of the machine hits both alike.
+    """Compare two kernels in interleaved rounds.
 
     Raises ValueError for fewer than 6 rounds, from which no 95 % interval follows.
     """
-    if rounds < 6:
-        raise ValueError(f"rounds of a paired comparison: expected at least 6; got {rounds}")
-    calls_a = _paired_calls(clock, a, policy)
-    calls_b = _paired_calls(clock, b, policy)
-    times_a: list[float] = []
-    times_b: list[float] = []
-    ratios: list[float] = []
-    for _ in range(rounds):
-        a1 = clock.sample(a, policy.cache, calls_a)
-        b1 = clock.sample(b, policy.cache, calls_b)
-        b2 = clock.sample(b, policy.cache, calls_b)
-        a2 = clock.sample(a, policy.cache, calls_a)
-        times_a += [a1, a2]
-        times_b += [b1, b2]
-        ratios.append((b1 + b2) / (a1 + a2))
-    m = median(ratios)
-    return Pair(m.value, m.low, m.high, statistics.median(times_a), statistics.median(times_b), rounds)
+    if rounds < LEAST_ROUNDS:
+        raise ValueError(f"rounds of a paired comparison: expected at least {LEAST_ROUNDS}; got {rounds}")
+    return paired(*race(clock, (a, b), rounds, policy))
 
 
 def _paired_calls(clock: Clock, subject: Subject, policy: Policy) -> int:

@@ -11,6 +11,7 @@ reference  inputs and expected results of a workload  ``seconds``
 check      run a built kernel on them                 ``max_error``, ``run_s``
 time       time a checked kernel                      ``samples_ns``, ``median_ns``, ``noise``, ``load``, …
 pair       compare two checked kernels                ``ratio``, ``low``, ``high``, ``a_ns``, ``b_ns``
+race       time checked kernels in common rounds      ``parts``: what ``time`` answers, for each
 noise      A/A test of a checked kernel               ``noise``
 =========  =========================================  =======================================================
 """
@@ -27,6 +28,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ from tilewright.measure.harness import Bound, Harness
 from tilewright.measure.messages import LARGEST, LENGTH, Decoder, Message, encode
 from tilewright.measure.policy import Policy
 from tilewright.measure.priority import take_priority
+from tilewright.measure.stats import median
 from tilewright.measure.timing import (
     LEAST_SAMPLES,
     Clock,
@@ -46,6 +49,7 @@ from tilewright.measure.timing import (
     Subject,
     aa_noise_floor,
     pair,
+    race,
     time_kernel,
 )
 from tilewright.schedules.jit import CompileError
@@ -188,17 +192,20 @@ class Worker:
                 "preemptions": float(resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches),
             },
         }
+        return {**result, **self.after(candidate, sets, policy), "run_s": time.perf_counter() - start}
+
+    def after(self, candidate: Candidate, sets: Sequence[Bound], policy: Policy) -> Message:
+        """What is wrong with the output of a kernel that was timed; empty if nothing is."""
         reference = self.reference(candidate.workload, policy.seed)
         for bound in {id(b): b for b in (sets[0], sets[-1])}.values():
             verdict = reference.judge(reference.trials[-1], bound, policy.tolerance, candidate.amplification)
             if verdict.error is not None:
-                result |= {
+                return {
                     "damaged": verdict.damaged,
                     "status": "wrong_result",
                     "error": f"after it was called many times: {verdict.error}",
                 }
-                break
-        return {**result, "run_s": time.perf_counter() - start}
+        return {}
 
     def subject(self, candidate: Candidate, policy: Policy) -> tuple[Subject, list[Bound]]:
         """What to time under a policy, and the buffers it uses."""
@@ -217,6 +224,22 @@ class Worker:
         subjects = [self.subject(self.candidates[i], policy) for i in (message["a"], message["b"])]
         found = pair(self.clock, subjects[0][0], subjects[1][0], message["rounds"], policy)
         return dataclasses.asdict(found)
+
+    def on_race(self, message: Message) -> Message:
+        """Time checked kernels in interleaved rounds."""
+        policy = Policy.from_dict(message["policy"])
+        start = time.perf_counter()
+        candidates = [self.candidates[i] for i in message["ids"]]
+        subjects = [self.subject(c, policy) for c in candidates]
+        times = race(self.clock, [s for s, _ in subjects], message["rounds"], policy, message["seconds"])
+        share = (time.perf_counter() - start) / len(candidates)
+        parts: list[Message] = []
+        for candidate, (_, sets), samples in zip(candidates, subjects, times, strict=True):
+            m = median(samples)
+            timed: Message = {"status": "ok", "error": None, "samples_ns": samples, "median_ns": m.value}
+            timed |= {"noise": m.noise, "stop_reason": "rounds", "load": surroundings(), "run_s": share}
+            parts.append(timed | self.after(candidate, sets, policy))
+        return {"parts": parts}
 
     def on_noise(self, message: Message) -> Message:
         """A/A test of a checked kernel."""

@@ -356,9 +356,14 @@ def test_search_by_replay(tmp_path: Path) -> None:
     assert table.best_ns == 100
     for name in search.COMPARED:
         # optuna draws with replacement: the last points of a space take it long
-        found = search.regrets(table, name, 2, (2, 8) if name == "optuna" else (2, 8, len(candidates)))
+        after = (2, 8) if name == "optuna" else (2, 8, len(candidates))
+        runs = search.searches(table, name, 2, after[-1])
+        found = search.regrets(table, runs, after)
         assert found == sorted(found, reverse=True)
         assert name == "optuna" or found[-1] == 0
+        counts, seconds = search.until_near(table, runs)
+        assert len(counts) == len(seconds) == 2
+        assert name == "optuna" or 1 <= counts[0] <= counts[1] <= len(candidates)
     path = tmp_path / "table.json"
     table.save(path)
     assert search.load(path, small).outcomes == made

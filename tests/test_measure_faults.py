@@ -143,6 +143,18 @@ def test_faults_among_candidates_built_side_by_side(tmp_path: Path) -> None:
     assert statuses == ["ok", "crash", "ok", "crash", "compile_timeout", "ok", "wrong_result", "ok"]
 
 
+def test_faults_in_a_contest(runner: LocalRunner) -> None:
+    """Contestants that fail have their outcome; the others compete, in a fresh worker where one was lost."""
+    texts = ["# 1\n", fault("check", "segfault"), "# 2\n", fault("build", "segfault"), fault("check", "exit"), "# 3\n"]
+    outcomes = runner.contest([runner.request(W.text, t) for t in texts], rounds=6)
+    assert [o.status for o in outcomes] == ["ok", "crash", "ok", "crash", "crash", "ok"]
+    assert [o.stop_reason for o in outcomes if o.ok] == ["rounds"] * 3
+    # what happens while timing is nobody's: each is measured by itself
+    texts = ["# 4\n", fault("time", "segfault"), "# 5\n"]
+    outcomes = runner.contest([runner.request(W.text, t) for t in texts], rounds=6)
+    assert [o.ok for o in outcomes][::2] == [True, True]
+
+
 def test_limits_adapt_to_what_is_seen(runner: LocalRunner) -> None:
     patient = dataclasses.replace(QUICK, run_timeout_s=LONG, build_timeout_s=LONG)
     runner.policy = patient

@@ -24,6 +24,7 @@ from tilewright.measure import (
     Request,
     Runner,
     device_lock,
+    paired,
 )
 from tilewright.measure import pool as pools
 from tilewright.measure.messages import LARGEST, Decoder, MessageError, encode
@@ -105,6 +106,12 @@ class RunnerContract:
         assert bad.samples_ns == ()
         assert bad.error is not None
         assert "i9" in bad.error
+
+    def test_a_contest_has_an_outcome_for_each(self, runner: Runner) -> None:
+        outcomes = runner.contest(requests([DEFAULT, ILLEGAL, TILED]))
+        assert [o.ok for o in outcomes] == [True, False, True]
+        aligned = [o for o in outcomes if o.stop_reason == "rounds"]
+        assert len({len(o.samples_ns) for o in aligned}) <= 1
 
     def test_closing_twice_is_allowed(self, runner: Runner) -> None:
         runner.close()
@@ -246,6 +253,20 @@ def test_compare_and_noise(tmp_path: Path) -> None:
         with pytest.raises(DeviceError, match=r"got rejected: .*i9"):
             runner.compare(requests([DEFAULT])[0], requests([ILLEGAL])[0], 6)
         assert runner.measure_one(requests([DEFAULT])[0]).ok
+
+
+def test_a_contest_is_paired(tmp_path: Path) -> None:
+    with fresh(tmp_path) as runner:
+        first, wrong, second = runner.contest(requests([DEFAULT, ILLEGAL, TILED]), rounds=8)
+        assert first.stop_reason == second.stop_reason == "rounds"
+        assert len(first.samples_ns) == len(second.samples_ns) == 8
+        assert wrong.status == "rejected"
+        found = paired(first.samples_ns, second.samples_ns)
+        assert found.low <= found.ratio <= found.high
+        assert len(runner.contest(requests([DEFAULT, TILED]), rounds=50, seconds=0.0)[0].samples_ns) == 6
+        (alone,) = runner.contest(requests([DEFAULT]))
+        assert alone.ok
+        assert alone.stop_reason != "rounds"
 
 
 def test_the_time_spent_waiting_for_the_device_is_not_the_candidate_s(tmp_path: Path) -> None:

@@ -172,6 +172,9 @@ BAD: list[tuple[str, object, str]] = [
     ("versions", {"python": 3}, "versions.python.*a string"),
     ("load", {"x": math.inf}, "finite numbers"),
     ("load", 3, "an object"),
+    ("compared", 3, "an object"),
+    ("compared", {"x": {"ratio": 1.0}}, "an object with ratio, low, high, margin"),
+    ("compared", {"x": {"ratio": 0.0, "low": 1.0, "high": 1.0, "margin": 0.0}}, "a finite number > 0"),
     ("schema", 0, "an integer >= 1"),
     ("schema", SCHEMA_VERSION + 1, "newer records need a newer tilewright"),
     ("extra", {"trial": 1}, "only names that are not fields"),
@@ -393,3 +396,49 @@ def test_statuses_are_those_of_measuring() -> None:
     from tilewright import measure, tuning_logs
 
     assert tuple(tuning_logs.STATUSES) == tuple(measure.STATUSES)
+
+
+def versus(ratio: float, high: float, margin: float = 0.0) -> dict[str, float]:
+    return {"ratio": ratio, "low": 2 * ratio - high, "high": high, "margin": margin}
+
+
+def test_a_comparison_with_the_default_decides() -> None:
+    """Measured side by side, ratios count instead of times; what the comparison leaves open goes to the default."""
+    rival = make(params={"tile_i": 8}, median_ns=80.0)
+    other = make(params={"tile_i": 16}, median_ns=85.0)
+
+    def chosen(entry: dict[str, float], *more: Record) -> Record:
+        default = make(is_default=True, median_ns=100.0, compared={rival.candidate: entry})
+        found = winner(standings([rival, default, *more]))
+        assert found is not None
+        return found.record
+
+    assert chosen(versus(0.9, 0.92)) == rival
+    assert chosen(versus(1.02, 1.04)).is_default  # the 80 ns were luck
+    assert chosen(versus(0.97, 0.98, margin=0.05)).is_default
+    assert chosen(versus(0.97, 1.01)).is_default
+    assert chosen(versus(0.9, 0.92, margin=0.05)) == rival
+    # a candidate with nothing but a time of another sitting does not beat what was compared, unless by a lot
+    assert chosen(versus(0.9, 0.92), other) == rival
+    assert chosen(versus(1.1, 1.12), dataclasses.replace(other, median_ns=95.0)).is_default
+    assert chosen(versus(0.9, 0.92), dataclasses.replace(other, median_ns=50.0)).median_ns == 50.0
+    # a noisy comparison does not hide a clear one
+    both = {rival.candidate: versus(0.85, 1.05), other.candidate: versus(0.9, 0.91)}
+    default = make(is_default=True, median_ns=100.0, compared=both)
+    found = winner(standings([rival, other, default]))
+    assert found is not None
+    assert found.record == other
+
+
+def test_the_noise_of_the_run_is_the_least_noise() -> None:
+    fast = make(params={"tile_i": 8}, median_ns=97.0, noise=0.001, load={"aa_noise": 0.05})
+    default = make(is_default=True, median_ns=100.0)
+    found = winner(standings([fast, default]))
+    assert found is not None
+    assert found.is_default
+
+
+def test_a_record_without_comparisons_is_written_as_before() -> None:
+    assert "compared" not in make().to_dict()
+    entry = {"c": versus(0.5, 0.6)}
+    assert Record.from_json_line(make(compared=entry).to_json_line()).compared == entry

@@ -19,7 +19,7 @@ import platformdirs
 import pytest
 import sqlalchemy as sa
 
-from tilewright.tuning_logs import Hit, Miss, Record, RecordError, Store, StoreError, candidate_id, tables
+from tilewright.tuning_logs import Hit, Miss, Record, RecordError, Store, StoreError, candidate_id, standings, tables
 
 HOST: dict[str, Any] = {"hard": {"arch": "x86", "threads": 1}, "soft": {"governor": "performance"}}
 _SERVER = "TILEWRIGHT_TEST_SERVER"
@@ -308,6 +308,23 @@ def test_summary_has_a_row_for_each_key(store: Store) -> None:
     assert (first.best_ns, first.default_ns) == (40.0, 101.0)
     assert first.target == HOST
     assert (second.counts, second.best_ns, second.default_ns) == ({"crash": 1}, None, None)
+
+
+def test_a_lookup_follows_the_comparisons_with_the_default(path: Path) -> None:
+    """The store answers as `standings` does, also where a compared candidate is not among the first by time."""
+    with Store(path) as store:
+        many = [make(params={"tile": k}, median_ns=60.0 + k) for k in range(40)]
+        late = make(params={"tile": 100}, median_ns=500.0)
+        entry = {"ratio": 0.5, "low": 0.49, "high": 0.51, "margin": 0.01}
+        default = make(params={"tile": 200}, median_ns=100.0, is_default=True, compared={late.candidate: entry})
+        store.add_many([*many, late, default])
+        best = store.best("w1", many[0].target, many[0].policy)
+        assert isinstance(best, Hit)
+        assert best.record == late
+        assert best.settled
+        assert best.time_ns == 50.0
+        order = [h.record for h in store.top("w1", many[0].target, many[0].policy, n=50)]
+        assert order == [s.record for s in standings(store.records())]
 
 
 def test_lookup_stays_fast_among_many_records(path: Path) -> None:

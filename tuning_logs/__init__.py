@@ -28,6 +28,7 @@ from tilewright.tuning_logs.record import policy_hash as policy_hash
 from tilewright.tuning_logs.record import policy_text as policy_text
 from tilewright.tuning_logs.record import target_hash as target_hash
 from tilewright.tuning_logs.record import utc_now as utc_now
+from tilewright.tuning_logs.standing import AA_NOISE as AA_NOISE
 from tilewright.tuning_logs.standing import NO_VERDICT as NO_VERDICT
 from tilewright.tuning_logs.standing import Standing as Standing
 from tilewright.tuning_logs.standing import standings as standings

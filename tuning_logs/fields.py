@@ -151,3 +151,21 @@ def utc_time(field: str, value: object) -> str:
     if moment.utcoffset() != timedelta(0):
         refuse(field, expected, value)
     return str(value)
+
+
+_COMPARISON = ("ratio", "low", "high", "margin")
+
+
+def comparisons(field: str, value: object) -> dict[str, dict[str, float]]:
+    """An own copy of comparisons: candidate -> ratio, low and high (numbers above 0) and margin (at least 0).
+
+    What else an entry holds is kept, if it is a number.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for candidate, entry in mapping(field, value).items():
+        name = f"{field}.{candidate}"
+        token(name, candidate)
+        if not isinstance(entry, dict) or not set(_COMPARISON) <= set(entry):
+            refuse(name, f"an object with {', '.join(_COMPARISON)}", entry)
+        found[candidate] = {k: number(f"{name}.{k}", v, positive=k in _COMPARISON[:3]) for k, v in entry.items()}
+    return found

@@ -3,7 +3,8 @@
 Candidates are judged in ascending order of their fastest measurement. A candidate's time is a median of its
 measurements, so it is never below the fastest of them: as soon as the next unseen measurement is slower than
 a judged candidate, that candidate's place is certain. A lookup thus reads a few rows of an index, however
-many records exist.
+many records exist. Only candidates that were compared with a default have a time of another kind: they, and
+the defaults, are judged first.
 """
 
 import heapq
@@ -17,7 +18,7 @@ import sqlalchemy as sa
 
 from tilewright.tuning_logs.record import Key, Record
 from tilewright.tuning_logs.rows import Reader, batches, grouped, select_rows
-from tilewright.tuning_logs.standing import Standing, standing
+from tilewright.tuning_logs.standing import Standing, comparisons, settle, standing
 from tilewright.tuning_logs.tables import CONTEXTS, RECORDS
 
 _FIRST_PAGE = 16
@@ -30,9 +31,10 @@ class Hit:
     """The answer of a lookup."""
 
     record: Record  # the latest "ok" measurement of the candidate
-    time_ns: float  # the median over its measurements: what it was ranked by
+    time_ns: float  # what it was ranked by, see `standing`
     noise: float
     measurements: int
+    settled: bool = False  # whether it was measured side by side with a default
     soft_differences: tuple[str, ...] = ()  # soft fields of the target that differ from those asked for
 
 
@@ -64,6 +66,12 @@ def ranked(connection: sa.Connection, reader: Reader, key: Key) -> Iterator[Stan
     seen: set[str] = set()
     heap: list[tuple[float, int, Standing]] = []
     last: tuple[float, int] = (-1.0, -1)
+    defaults = sa.and_(RECORDS.c.key_digest == key_digest, RECORDS.c.is_default, RECORDS.c.status == "ok")
+    compared = comparisons(record for _, record in reader.records(connection, defaults))
+    first = dict.fromkeys([*compared, *(c.default for made in compared.values() for c in made)])
+    seen.update(first)
+    for item in settle(_judge(connection, reader, key_digest, list(first)), compared):
+        heapq.heappush(heap, (item.time_ns, item.first, item))
     size = _FIRST_PAGE
     while True:
         page = connection.execute(
@@ -75,7 +83,7 @@ def ranked(connection: sa.Connection, reader: Reader, key: Key) -> Iterator[Stan
         ).all()
         fresh = list(dict.fromkeys(row.candidate for row in page if row.candidate not in seen))
         seen.update(fresh)
-        for item in _judge(connection, reader, key_digest, fresh):
+        for item in settle(_judge(connection, reader, key_digest, fresh), compared):
             heapq.heappush(heap, (item.time_ns, item.first, item))
         certain = page[-1].median_ns if len(page) == size else math.inf
         while heap and heap[0][0] < certain:
@@ -86,16 +94,16 @@ def ranked(connection: sa.Connection, reader: Reader, key: Key) -> Iterator[Stan
         size = min(2 * size, _LAST_PAGE)
 
 
-def _judge(connection: sa.Connection, reader: Reader, key_digest: str, candidates: list[str]) -> Iterator[Standing]:
+def _judge(
+    connection: sa.Connection, reader: Reader, key_digest: str, candidates: list[str]
+) -> dict[str, Standing]:
     measurements: list[tuple[int, Record]] = []
     for batch in batches(candidates):
         measurements += reader.records(
             connection, sa.and_(RECORDS.c.key_digest == key_digest, RECORDS.c.candidate.in_(batch))
         )
-    for group in grouped(measurements).values():
-        item = standing(group)
-        if item is not None:
-            yield item
+    judged = {candidate: standing(group) for candidate, group in grouped(measurements).items()}
+    return {candidate: item for candidate, item in judged.items() if item is not None}
 
 
 def hit(item: Standing, asked_target: dict[str, Any]) -> Hit:
@@ -105,6 +113,7 @@ def hit(item: Standing, asked_target: dict[str, Any]) -> Hit:
         time_ns=item.time_ns,
         noise=item.noise,
         measurements=item.measurements,
+        settled=item.settled,
         soft_differences=tuple(differences(asked_target["soft"], item.record.target["soft"], "target.soft")),
     )
 

@@ -151,6 +151,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "created": check.utc_time,
     "versions": check.strings,
     "load": check.mapping,
+    "compared": check.comparisons,
     "extra": check.mapping,
 }
 
@@ -197,6 +198,9 @@ class Record:
     created: str = field(default_factory=utc_now)
     versions: dict[str, str] = field(default_factory=dict)
     load: dict[str, Any] = field(default_factory=dict)
+    compared: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Of a default that was measured side by side with others: candidate -> its time over the default's (`ratio`,
+    with the interval `low` to `high`) and the `margin` by which the default differed from itself."""
     schema: int = SCHEMA_VERSION
     extra: dict[str, Any] = field(default_factory=dict)  # fields of a newer writer, kept as they came
 
@@ -230,6 +234,8 @@ class Record:
         """The JSON object of this record, with the fields of `extra` at its top level."""
         data = {name: getattr(self, name) for name in _WRITTEN}
         data["samples_ns"] = list(self.samples_ns)
+        if not self.compared:
+            del data["compared"]  # most records have none; and older ones stay equal to themselves
         return data | self.extra
 
     def to_json_line(self) -> str:

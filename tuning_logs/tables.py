@@ -61,6 +61,10 @@ RECORDS = sa.Table(
     sa.Index("ix_tilewright_records_candidate", "key_digest", "candidate"),
 )
 
+DEFAULTS = sa.Index("ix_tilewright_records_defaults", RECORDS.c.key_digest, RECORDS.c.is_default, RECORDS.c.status)
+"""Finds the comparisons with defaults. Older stores get it when they are opened for writing; without it a lookup is only
+slower, so that it is no change of the layout."""
+
 
 class LayoutError(Exception):
     """The tables are not ones this version can use; the text says what came and what to do."""
@@ -97,6 +101,7 @@ def prepare_layout(connection: sa.Connection) -> None:
         METADATA.create_all(connection)
         version = LAYOUT_VERSION
         connection.execute(sa.insert(LAYOUT).values(version=version, applied=utc_now()))
+    DEFAULTS.create(connection, checkfirst=True)
     for older in range(version, LAYOUT_VERSION):
         if older not in MIGRATIONS:
             raise LayoutError(f"expected a migration from layout version {older}, got none; this is a bug")

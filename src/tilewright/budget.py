@@ -1,4 +1,4 @@
-"""Where the next measurements go: tasks get their share by weight x time x expected gain; no task starves."""
+"""When to stop, and where the next measurements go: tasks get their share by weight x time x expected gain; no task starves."""
 
 from __future__ import annotations
 
@@ -17,6 +17,21 @@ def floor_ns(task: Task, target: Target) -> float:
     flops_per_ns = target.threads * target.lanes("float32") * 2 * target.fma_per_cycle * CLOCK_GHZ
     bytes_per_ns = 16.0 * CLOCK_GHZ * target.threads
     return max(task.workload.flops / flops_per_ns, task.workload.min_bytes / bytes_per_ns, 100.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """When to stop: seconds and finished measurements, whichever comes first (None: no limit)."""
+
+    seconds: float | None = 120.0
+    trials: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.seconds is None and self.trials is None:
+            raise ValueError("budget: expected seconds or trials; got neither")
+        for name, value in (("seconds", self.seconds), ("trials", self.trials)):
+            if value is not None and value <= 0:
+                raise ValueError(f"budget {name}: expected a number above 0; got {value}")
 
 
 @dataclass

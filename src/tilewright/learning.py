@@ -30,6 +30,7 @@ class Learner:
         self._group: list[str] = []
         self._own: dict[str, int] = {}
         self._seen: dict[str, int] = {}
+        self._last: tuple[Candidate, NDArray[np.float32], NDArray[np.float64]] | None = None
         self._fitted = 0
         self.fits = 0
 
@@ -40,14 +41,25 @@ class Learner:
 
     def add(self, candidate: Candidate, workload_hash: str, time_ns: float) -> None:
         """A measured time; infinity for a failure."""
-        row = np.asarray([candidate.values], dtype=np.int64).reshape(1, len(candidate.values))
-        x, prior = features_and_prior(candidate.sketch, row)
+        x, prior = self._features(candidate)
         self._x.append(x)
         self._prior.append(float(prior[0]))
         self._time.append(time_ns)
         self._group.append(workload_hash)
         if np.isfinite(time_ns):
             self._own[workload_hash] = self._own.get(workload_hash, 0) + 1
+
+    def _features(self, candidate: Candidate) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """Features and prior of one candidate; the last one is kept, as each is predicted and then added."""
+        if self._last is None or self._last[0] != candidate:
+            row = np.asarray([candidate.values], dtype=np.int64).reshape(1, len(candidate.values))
+            self._last = candidate, *features_and_prior(candidate.sketch, row)
+        return self._last[1:]
+
+    def predict_one_ns(self, candidate: Candidate) -> float:
+        """Predicted nanoseconds of one candidate."""
+        x, prior = self._features(candidate)
+        return float(self._predict(candidate.sketch, x, prior)[0])
 
     def refit(self, force: bool = False) -> bool:
         """Fit again if enough is new."""
@@ -73,8 +85,15 @@ class Learner:
     def predict_ns(self, sketch: Sketch, rows: Ints) -> NDArray[np.float64]:
         """Predicted nanoseconds. A ranker that has seen nothing of a workload ranks it worse than the prior does (measured on
         held-out workloads), so it is believed in proportion to what it has seen of this one."""
-        trust = min(1.0, self._seen.get(sketch.workload.hash, 0) / TRUSTED_AFTER)
-        if trust == 0.0:
+        if self._trust(sketch) == 0.0:
             return prior_ns(sketch, rows)
-        x, prior = features_and_prior(sketch, rows)
+        return self._predict(sketch, *features_and_prior(sketch, rows))
+
+    def _trust(self, sketch: Sketch) -> float:
+        return min(1.0, self._seen.get(sketch.workload.hash, 0) / TRUSTED_AFTER)
+
+    def _predict(self, sketch: Sketch, x: NDArray[np.float32], prior: NDArray[np.float64]) -> NDArray[np.float64]:
+        trust = self._trust(sketch)
+        if trust == 0.0:
+            return prior
         return np.exp(trust * np.log(self._ranker.predict_ns(x, prior)) + (1.0 - trust) * np.log(prior))

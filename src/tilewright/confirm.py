@@ -1,0 +1,97 @@
+"""The last part of a run: the leaders of each task against its default, in one sitting.
+
+The best of many measurements taken once is too often a lucky sample of an ordinary candidate, and times of different sittings
+differ by more than the gain that is looked for. So what decides is a contest: the default, the default once more, and the
+leaders are timed in interleaved rounds, and the ratios are stored with the default's record (`Record.compared`), where the
+look-up finds them. The default's difference from itself, in the contest and in the A/A test before the run, is the margin by
+which a candidate must beat it.
+"""
+
+from __future__ import annotations
+
+from tilewright.measure import Outcome, paired
+from tilewright.measure.request import Runner
+from tilewright.search_space.strategies import Candidate
+from tilewright.session import Search, Session, identity
+from tilewright.tuning_logs import Hit
+
+LEADERS = 3
+"""Candidates of a contest besides the default."""
+CONTESTS = 3
+"""Contests of a task: the later ones are for those that lead once the luck of the first ones is known."""
+LARGEST_MARGIN = 0.08
+"""Of the A/A noise of a run no more than this counts: interleaved rounds are hurt less by what other programs do."""
+CLOSE = 0.03
+"""A candidate this much slower than the default, by times of different sittings, may still be faster."""
+
+
+def confirm(session: Session, runner: Runner) -> None:
+    """Hold contests, in the order of what the tasks gained, as far as the budget goes."""
+    gained = sorted(
+        (s for s in session.searches if s.measured),
+        key=lambda s: s.task.weight * (s.progress.best_ns - s.progress.default_ns),
+    )
+    for again in range(CONTESTS):
+        for k, search in enumerate(gained):
+            failed = search.progress.default_ns == float("inf")
+            found = [] if failed and again else leaders(session, search)
+            if session.left() <= 0 or session.trials_left(confirming=True) < 2:
+                return
+            if found:
+                _contest(session, runner, search, found, _room(session, len(gained) - k))
+
+
+def leaders(session: Session, search: Search) -> list[Candidate]:
+    """The fastest candidates of the store that nothing is known of but their own times, and that may beat the default and all
+    those of which more is known."""
+    found: list[Candidate] = []
+    limit = float("inf")
+    for hit in _ranking(session, search):
+        if hit.time_ns > limit or len(found) == LEADERS:
+            break
+        is_default = hit.record.candidate == identity(search.default)
+        if hit.settled or is_default:
+            limit = min(limit, hit.time_ns * (1 + CLOSE * is_default))
+            continue
+        candidate = search.candidate(hit.record)
+        if candidate is not None:
+            found.append(candidate)
+    return found
+
+
+def _ranking(session: Session, search: Search) -> list[Hit]:
+    w = search.task.workload
+    return session.store.top(w.hash, session.fingerprint, session.policy_text, n=8 * LEADERS)
+
+
+def _room(session: Session, tasks: int) -> float:
+    """Seconds for the rounds of a contest, so that all tasks may have one."""
+    return min(1.0, max(0.05, 0.5 * session.left() / tasks))
+
+
+def _contest(session: Session, runner: Runner, search: Search, found: list[Candidate], seconds: float) -> None:
+    left = session.trials_left(confirming=True)
+    defaults = [search.default] * min(2, left - 1)
+    if search.progress.default_ns == float("inf"):
+        defaults = []  # it fails: the leaders are compared with each other, and count by their medians
+    contestants = defaults + found[: max(1, left - len(defaults))]
+    outcomes = runner.contest([session.request(search, c) for c in contestants], seconds=seconds)
+    if not defaults:
+        session.keep(search, list(zip(contestants, outcomes, strict=True)), "confirm")
+        return
+    default, rest = outcomes[0], list(zip(contestants[1:], outcomes[1:], strict=True))
+    margin = min(session.noise, LARGEST_MARGIN)
+    if len(defaults) > 1 and comparable(default, outcomes[1]):
+        margin = max(margin, abs(paired(default.samples_ns, outcomes[1].samples_ns).ratio - 1))
+    compared: dict[str, dict[str, float]] = {}
+    for candidate, outcome in rest:
+        if candidate.key != search.default.key and comparable(default, outcome):
+            p = paired(default.samples_ns, outcome.samples_ns)
+            entry = {"ratio": p.ratio, "low": p.low, "high": p.high, "margin": margin, "rounds": float(p.rounds)}
+            compared[identity(candidate)] = entry
+    session.keep(search, list(zip(contestants, outcomes, strict=True)), "confirm", compared)
+
+
+def comparable(a: Outcome, b: Outcome) -> bool:
+    """Whether two outcomes are of the same rounds."""
+    return a.ok and b.ok and a.stop_reason == b.stop_reason == "rounds" and len(a.samples_ns) == len(b.samples_ns)

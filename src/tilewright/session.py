@@ -1,0 +1,259 @@
+"""The state of a tuning run: its tasks, what is known of each, what is left of the budget, and how a measurement is kept.
+
+What the store holds is told to the learner and to the strategies when the run begins, so resuming is nothing special.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.budget import Budget, Progress, floor_ns
+from tilewright.learning import Learner
+from tilewright.measure import Outcome, Policy, Request
+from tilewright.measure.request import Runner
+from tilewright.results import Event, Listener
+from tilewright.schedules.target import Target
+from tilewright.search_space.sketch import Ints, Sketch
+from tilewright.search_space.space import Space, space
+from tilewright.search_space.strategies import Candidate, SearchConfig, Strategy, make_strategy
+from tilewright.tasks import Task, default_candidate
+from tilewright.tuning_logs import (
+    AA_NOISE,
+    NO_VERDICT,
+    Record,
+    Store,
+    candidate_id,
+    environment_versions,
+    policy_hash,
+    target_hash,
+)
+
+SEARCH_SHARE = 0.88
+"""Share of the seconds after which no new batch begins; the rest is for confirming."""
+BATCH_SHARE = 0.95
+"""Share of the seconds after which a batch is left unfinished."""
+CONFIRM_TRIALS = 3
+"""Measurements that a budget of trials keeps for confirming, for each task, but not more than a sixth of all."""
+
+
+def told_ns(status: str, median_ns: float | None, samples_ns: tuple[float, ...]) -> float:
+    """The time that a measurement tells a model: of a candidate that was abandoned as slow, how slow it looked; infinity
+    for a failure."""
+    if median_ns is not None:
+        return median_ns
+    return min(samples_ns) if status == "pruned_slow" and samples_ns else float("inf")
+
+
+def teaches(status: str, samples_ns: tuple[float, ...]) -> bool:
+    """Whether a model can learn from a measurement."""
+    return status not in NO_VERDICT or (status == "pruned_slow" and len(samples_ns) > 0)
+
+
+@dataclass
+class Search:
+    """One task being searched."""
+
+    task: Task
+    space: Space
+    default: Candidate
+    progress: Progress
+    known: dict[str, Record]
+    strategy: Strategy | None = None
+    failures: dict[str, int] = field(default_factory=dict)
+    first_error: str = ""
+    measured: int = 0
+    known_before: int = 0
+
+    def candidate(self, record: Record) -> Candidate | None:
+        """A record's candidate in the space; None for one of a sketch that no longer exists."""
+        sketch = next((s for s in self.space.sketches if s.name == record.sketch), None)
+        if sketch is None or set(record.params) != {p.name for p in sketch.params}:
+            return None
+        return Candidate(sketch, tuple(record.params[p.name] for p in sketch.params))
+
+    def remembered(self) -> Iterator[tuple[Candidate, Record]]:
+        """Known records as candidates of the space."""
+        for record in self.known.values():
+            candidate = self.candidate(record)
+            if candidate is not None:
+                yield candidate, record
+
+
+def identity(candidate: Candidate) -> str:
+    """A candidate as the store knows it."""
+    return candidate_id(str(candidate.schedule), candidate.params)
+
+
+class Session:
+    """One run over tasks. ``noise`` is the A/A noise of the device, set before measuring begins."""
+
+    def __init__(
+        self,
+        tasks: Iterable[Task],
+        target: Target,
+        store: Store,
+        budget: Budget,
+        strategy: str,
+        seed: int,
+        policy: Policy,
+        listener: Listener | None,
+    ) -> None:
+        self.target = target
+        self.store = store
+        self.budget = budget
+        self.strategy_name = strategy
+        self.config = SearchConfig(seed=seed)
+        self.policy = policy
+        self.listener = listener
+        self.run_id = uuid.uuid4().hex
+        self.start = time.monotonic()
+        self.trials = 0
+        self.noise = 0.0
+        self.target_json = target.to_json()
+        self.fingerprint = target.fingerprint()
+        self.policy_text = json.dumps(policy.identity(), sort_keys=True)
+        self.versions = environment_versions()
+        self.learner = Learner(seed)
+        self.searches = [self._search(t) for t in tasks]
+
+    # ------------------------------------------------------------ setting up
+
+    def _search(self, task: Task) -> Search:
+        keys = (task.workload.hash, target_hash(self.fingerprint), policy_hash(self.policy_text))
+        of = space(task.workload, self.target, self.policy.algorithms)
+        known = self.store.measured(*keys)
+        progress = Progress(task, floor_ns(task, self.target))
+        return Search(task, of, default_candidate(of), progress, known, known_before=len(known))
+
+    def strategy(self, search: Search) -> Strategy:
+        """Made when the task is first searched; told everything that is known."""
+        if search.strategy is None:
+            search.strategy = make_strategy(self.strategy_name, search.space, self._rank, self.config)
+            for candidate, record in search.remembered():
+                search.strategy.tell(candidate, told_ns(record.status, record.median_ns, record.samples_ns))
+        return search.strategy
+
+    def _rank(self, sketch: Sketch, rows: Ints) -> Any:
+        return self.learner.predict_ns(sketch, rows)
+
+    def recall(self) -> None:
+        """Start from what earlier runs measured."""
+        for search in self.searches:
+            for candidate, record in search.remembered():
+                if teaches(record.status, record.samples_ns):
+                    time_ns = told_ns(record.status, record.median_ns, record.samples_ns)
+                    self.learner.add(candidate, search.task.workload.hash, time_ns)
+                measured_ns = float("inf") if record.median_ns is None else record.median_ns
+                search.progress.told(measured_ns, record.schedule)
+                if record.candidate == identity(search.default):
+                    search.progress.default_ns = measured_ns
+
+    # ------------------------------------------------------------ the budget
+
+    def left(self, share: float = 1.0) -> float:
+        """Seconds left of the given share of the budget."""
+        if self.budget.seconds is None:
+            return float("inf")
+        return self.start + self.budget.seconds * share - time.monotonic()
+
+    def trials_left(self, confirming: bool = False) -> int:
+        """Measurements left; while searching, without those that are kept for confirming."""
+        if self.budget.trials is None:
+            return 1 << 30
+        kept = 0 if confirming else min(CONFIRM_TRIALS * len(self.searches), self.budget.trials // 6)
+        return self.budget.trials - kept - self.trials
+
+    # ------------------------------------------------------------ measuring
+
+    def request(self, search: Search, candidate: Candidate) -> Request:
+        """What is asked of the runner."""
+        return Request(search.task.workload.text, str(candidate.schedule), self.target_json, self.policy)
+
+    def measure(self, runner: Runner, work: list[tuple[Search, Candidate]], default: bool = False) -> None:
+        """Measure candidates, storing each as soon as it is finished. Defaults are measured whatever is left."""
+        for (search, candidate), outcome in zip(
+            work, runner.measure([self.request(s, c) for s, c in work]), strict=True
+        ):
+            self.keep(search, [(candidate, outcome)], "default" if default else self.strategy_name)
+            if not default and (self.left(BATCH_SHARE) <= 0 or self.trials_left() <= 0):
+                break
+
+    def keep(
+        self,
+        search: Search,
+        finished: list[tuple[Candidate, Outcome]],
+        label: str,
+        compared: Mapping[str, Mapping[str, float]] | None = None,
+    ) -> None:
+        """Store finished measurements in one transaction (``compared`` goes with the first), then learn from them."""
+        records = []
+        for k, (candidate, outcome) in enumerate(finished):
+            self.trials += 1
+            search.measured += 1
+            versus = {} if k or compared is None else {name: dict(entry) for name, entry in compared.items()}
+            records.append(self._record(search, candidate, outcome, label, versus))
+        self.store.add_many(records)
+        for (candidate, outcome), record in zip(finished, records, strict=True):
+            self._learn(search, candidate, outcome, record)
+
+    def _record(
+        self,
+        search: Search,
+        candidate: Candidate,
+        outcome: Outcome,
+        label: str,
+        compared: dict[str, dict[str, float]],
+    ) -> Record:
+        w = search.task.workload
+        return Record(
+            workload_hash=w.hash,
+            workload=w.text,
+            family=w.family,
+            target=self.fingerprint,
+            policy=self.policy_text,
+            sketch=candidate.sketch.name,
+            schedule=str(candidate.schedule),
+            params=candidate.params,
+            is_default=candidate.key == search.default.key,
+            status=outcome.status,
+            run_id=self.run_id,
+            trial=self.trials,
+            elapsed_s=time.monotonic() - self.start,
+            median_ns=outcome.median_ns,
+            samples_ns=outcome.samples_ns,
+            noise=outcome.noise,
+            stop_reason=outcome.stop_reason,
+            error=outcome.error,
+            max_error=outcome.max_error,
+            build_s=outcome.build_s,
+            run_s=outcome.run_s,
+            predicted_ns=self.learner.predict_one_ns(candidate),
+            strategy=label,
+            seed=self.config.seed,
+            versions=self.versions,
+            load={**outcome.load, **({AA_NOISE: self.noise} if self.noise else {})},
+            compared=compared,
+        )
+
+    def _learn(self, search: Search, candidate: Candidate, outcome: Outcome, record: Record) -> None:
+        search.known[record.candidate] = record
+        time_ns = float("inf") if outcome.median_ns is None else outcome.median_ns
+        seen_ns = told_ns(outcome.status, outcome.median_ns, outcome.samples_ns)
+        if teaches(outcome.status, outcome.samples_ns):
+            self.learner.add(candidate, search.task.workload.hash, seen_ns)
+        if not outcome.ok and outcome.status not in NO_VERDICT:
+            search.failures[outcome.status] = search.failures.get(outcome.status, 0) + 1
+            search.first_error = search.first_error or f"{outcome.status}: {outcome.error}"
+        if record.is_default and outcome.ok:
+            search.progress.default_ns = time_ns
+        improved = search.progress.told(time_ns, record.schedule)
+        if search.strategy is not None:
+            search.strategy.tell(candidate, seen_ns)
+        if self.listener is not None:
+            best_ns, elapsed = search.progress.best_ns, time.monotonic() - self.start
+            self.listener(Event(elapsed, self.trials, search.task, outcome, best_ns, improved))
