@@ -299,7 +299,7 @@ def _suffix(dtype: str, lanes: int) -> str:
     return scalar if lanes == 1 else f"v{lanes}{scalar}"
 
 
-_REDUCE_FLOAT = {"sum": "fadd", "prod": "fmul", "max": "fmaximum", "min": "fminimum"}
+_REDUCE_FLOAT = {"sum": "fadd", "prod": "fmul"}
 _REDUCE_INT = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
@@ -307,23 +307,31 @@ def across(fn: Function, reducer: str, v: Value) -> Value:
     """Reduce the lanes of a vector to a scalar."""
     if v.lanes == 1:
         return v
+    if v.dtype in FLOATS and reducer in ("max", "min"):
+        return _halved(fn, reducer, v)
     scalar = LLVM_TYPES[v.dtype]
     kind = f"{'v'}{v.lanes}{'f32' if scalar == 'float' else 'f64' if scalar == 'double' else scalar}"
     if v.dtype in FLOATS:
         name = f"@llvm.vector.reduce.{_REDUCE_FLOAT[reducer]}.{kind}"
-        if reducer in ("sum", "prod"):
-            start = "0x0000000000000000" if reducer == "sum" else "0x3FF0000000000000"
-            fn.declare(f"declare {scalar} {name}({scalar}, {v.type})")
-            return fn.op(f"call reassoc {scalar} {name}({scalar} {start}, {v.typed})", v.dtype)
-        fn.declare(f"declare {scalar} {name}({v.type})")
-        return fn.op(f"call nsz {scalar} {name}({v.typed})", v.dtype)
-    else:
-        name = "or" if v.dtype == "bool" and reducer == "sum" else _REDUCE_INT[reducer]
-        if reducer in ("max", "min"):
-            name = ("u" if unsigned(v.dtype) else "s") + name
-        name = f"@llvm.vector.reduce.{name}.{kind}"
+        start = "0x0000000000000000" if reducer == "sum" else "0x3FF0000000000000"
+        fn.declare(f"declare {scalar} {name}({scalar}, {v.type})")
+        return fn.op(f"call reassoc {scalar} {name}({scalar} {start}, {v.typed})", v.dtype)
+    name = "or" if v.dtype == "bool" and reducer == "sum" else _REDUCE_INT[reducer]
+    if reducer in ("max", "min"):
+        name = ("u" if unsigned(v.dtype) else "s") + name
+    name = f"@llvm.vector.reduce.{name}.{kind}"
     fn.declare(f"declare {scalar} {name}({v.type})")
     return fn.op(f"call {scalar} {name}({v.typed})", v.dtype)
+
+
+def _halved(fn: Function, reducer: str, v: Value) -> Value:
+    """The largest or smallest lane, by halves: LLVM's own reduction that keeps NaN compares lane by lane, with
+    branches. A vector has a power of two of lanes."""
+    while v.lanes > 1:
+        half = v.lanes // 2
+        low, high = fn.shuffle(v, None, list(range(half))), fn.shuffle(v, None, list(range(half, v.lanes)))
+        v = _FLOAT[reducer](fn, [low, high], v.dtype, half)
+    return v
 
 
 #: The two-argument operation a reducer repeats.
