@@ -15,9 +15,9 @@ from tilewright.graph.workload import Workload
 from tilewright.schedules.nest import Alloc, Buffer, Node, Parameter, Program, Seq, Store, instructions, seq
 from tilewright.schedules.opening import open_loop, resolve
 from tilewright.schedules.packing import ROOT, Packing
-from tilewright.schedules.phases import Phase, phases
+from tilewright.schedules.phases import Phase, PStage, phases
 from tilewright.schedules.placement import Placement
-from tilewright.schedules.producers import local_buffer, produce
+from tilewright.schedules.producers import local_buffer, produce, reusable_buffer
 from tilewright.schedules.state import ZERO, Dyn, State, start
 from tilewright.schedules.statements import Statements
 from tilewright.schedules.steps import Schedule, check
@@ -103,18 +103,26 @@ class _Builder:
             for axis, _ in self.phase.leader.axes:
                 if isinstance(state.width[axis], Dyn) and all(i.static for i in items if i.axis == axis):
                     return resolve(axis, state, lambda s: self._point(position, s))
-        here = [n for n, _, _ in self.phase.attached if self.placement.position[n] == position]
-        return self._attach(here, position, state)
+        return self._pack(list(self.phase.stages[:-1]) if position else [], position, state)
+
+    def _pack(self, stages: list[PStage], position: int, state: State) -> Node:
+        """What ``stages`` pack at this loop of the leader, and then the producers computed here and the next loop."""
+        if not stages:
+            here = [n for n, _, _ in self.phase.attached if self.placement.position[n] == position]
+            return self._attach(here, position, state)
+        return self.packing.at_leader(stages[0], position, state, lambda s: self._pack(stages[1:], position, s))
 
     def _attach(self, names: list[str], position: int, state: State) -> Node:
         """Producers computed at this point, one after the other, and then the rest of the leader."""
         if not names:
             return self._loop(position, state)
         stage = self.phase.stage(names[0])
-        local = local_buffer(stage, self.placement, state)
+        reused = reusable_buffer(stage, self.placement, state)
+        local = reused or local_buffer(stage, self.placement, state)
         inner = state.with_local(stage.name, local)
         node = produce(stage, self.placement, self.packing, self.statements, inner)
-        return Alloc(local.buffer, seq([node, self._attach(names[1:], position, inner)]))
+        both = seq([node, self._attach(names[1:], position, inner)])
+        return both if reused else Alloc(local.buffer, both)
 
     def _loop(self, position: int, state: State) -> Node:
         loops = self.placement.leader

@@ -29,6 +29,8 @@ ROUND_DOUBLE: Final = 1.5 * 2.0**52
 # exp(r) = 1 + r + r^2 P(r), |r| <= ln 2, relative to exp(r): 2^-26.1
 EXP_WIDE = (0.5000003576278687, 0.16666613519191742, 0.04166125878691673, 0.008336111903190613,
             0.0014104676665738225, 0.0001961105444934219)  # fmt: skip
+# the same for |r| <= ln(2)/2, relative to exp(r): 2^-23.2
+EXP_NARROW = (0.499992311000824, 0.16667115688323975, 0.041890330612659454, 0.008312505669891834)
 # expm1(r) = r + r^2 P(r), |r| <= ln(2)/2, relative to r: 2^-26.2
 EXPM1 = (0.5, 0.16666541993618011, 0.04166628047823906, 0.008366639725863934, 0.0013946532271802425)
 # 2^r = 1 + r P(r), |r| <= 1, relative to 2^r: 2^-26.4
@@ -76,6 +78,16 @@ def scaled_exp(e: Emitter, x: Value, lowest: float | None, highest: float | None
 def exp(e: Emitter, x: Value) -> Value:
     p, s = scaled_exp(e, x, -104.0, 89.0)
     return p * s * s
+
+
+def exp_falling(e: Emitter, x: Value) -> Value:
+    """exp(x) for x <= 0 (it holds up to 88): 0 from about 2^-126.5 down, as the exponent bits of 2^-127 are those of 0."""
+    x = e.at_least(x, -88.0)
+    shifted = e.fma(x, LOG2_E, ROUND + 127)
+    k = shifted - (ROUND + 127)
+    r = e.fma(k, -LN2_LOW, e.fma(k, -LN2_HIGH, x))
+    p = e.fma(r, e.fma(r, e.horner(r, EXP_NARROW), 1.0), 1.0)
+    return p * (shifted.bits() << 23).as_float()
 
 
 def exp2(e: Emitter, x: Value) -> Value:

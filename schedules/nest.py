@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import MATHS, Expr, Load, Op, show, variables
+from tilewright.schedules.falling import FALLING
 
 SCOPES = ("register", "thread", "shared", "packed")
 KINDS = ("serial", "parallel", "unroll", "vector")
@@ -225,7 +226,7 @@ class _StoreSize:
             return 0  # index arithmetic is shared by the unrolled copies
         if e.kind == "select" and self._known(e.args[0]):
             return self._longer(e.args[1], e.args[2])
-        many = MATHS_SIZE if e.kind in MATHS or e.kind == "pow" else 1
+        many = MATHS_SIZE if e.kind in MATHS or e.kind in ("pow", FALLING) else 1
         own = many * (self._pieces(e.dtype) if e.dtype != "int64" or self.name in variables(e) else 1)
         return own + sum(self._value(x) for x in e.args)
 

@@ -2,7 +2,8 @@
 
 A layout over loops, not over a region of the tensor, needs no analysis of regions, is right for windows and strides
 alike, and says exactly in which order the inner loop reads. A constant factor is packed once, when the program is
-prepared; another before all loops, by all threads, or at a loop of the consumer into the thread's own scratch.
+prepared; another before all loops, by all threads, or into the thread's own scratch at a loop of the consumer or, around
+it, of the leader.
 """
 
 from __future__ import annotations
@@ -48,6 +49,24 @@ class Packing:
         (self.packed if constant else self.shared).append(packed.buffer)
         return state.with_packed(stage.name, pack.factor, packed)
 
+    def at_leader(self, stage: PStage, position: int, state: State, rest: Body) -> Node:
+        """Pack what ``stage``, a producer computed further in, packs at the leader's loop number ``position``, then ``rest``."""
+        outside = self.placement.leader.items[:position]
+        if position > self.placement.position[stage.name]:
+            return rest(state)
+        loops = self.placement.loops_of(stage)
+        here = [p for p in loops.packs if p.loop == outside[-1].name]
+        for p in here:
+            check(
+                position >= self.placement.parallel_end,
+                f"{p}: expected a place inside all parallel loops or before all loops",
+            )
+        own = {i.name for i in loops.items}
+        between = self.placement.leader.items[position : self.placement.position[stage.name]]
+        axes = set(stage.extents)
+        items = (*(i for i in between if i.axis in axes and i.name not in own), *loops.items)
+        return self.at_loop(stage, replace(loops, items=items), here, state, rest)
+
     def at_loop(self, stage: PStage, loops: StageLoops, packs: Sequence[Pack], state: State, rest: Body) -> Node:
         """Pack ``packs`` at this point, one after the other, and then ``rest``."""
         if not packs:
@@ -68,10 +87,10 @@ class Packing:
         used = variables(factor)
         reads = {load.tensor for load in loads(factor)}
         sizes = self.placement.sizes_of(stage)
+        inside = sorted(t for t in reads & self.placement.phase.local if t not in state.locals)
+        check(not inside, f"{pack}: expected a factor that exists before the loops; it reads {inside}")
         if pack.loop == ROOT:
             wanted = [f"{a}.{k}" for a in stage.extents if a in used for k in range(len(sizes[a]) + 1)]
-            inside = sorted(reads & self.placement.phase.local)
-            check(not inside, f"{pack}: expected a factor that exists before the loops; it reads {inside}")
         else:
             wanted = [i.name for i in loops.items if i.axis in used and (i.axis, i.level) not in state.loops]
         items = _layout(pack, wanted, sizes)

@@ -28,6 +28,7 @@ from tilewright.graph.stage import Axes, Stage, TensorType
 from tilewright.graph.workload import Workload
 from tilewright.schedules.factors import product
 from tilewright.schedules.factors import product_factors as product_factors
+from tilewright.schedules.falling import falling
 from tilewright.schedules.steps import At, Inline, Schedule, Winograd, check
 from tilewright.schedules.winograd import expand
 
@@ -85,7 +86,7 @@ def phases(workload: Workload, schedule: Schedule) -> list[Phase]:
         if isinstance(step, Winograd):
             stages = expand(stages, step)
     inlined = [s.stage for s in schedule.steps if isinstance(s, Inline)]
-    stages = inline(stages, inlined, workload)
+    stages = falling(inline(stages, inlined, workload))
     ats = [s for s in schedule.steps if isinstance(s, At)]
     stages = _give_leaders(stages, {s.stage for s in ats})
     names = [s.output for s in stages]

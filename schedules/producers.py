@@ -1,14 +1,15 @@
 """Stages computed inside the leader's loops: where their result lives, and their own loops around it.
 
 A result is kept in registers where every loop that writes or reads it disappears into straight-line code, so that all
-its addresses are constant; otherwise it goes to the thread's scratch, laid out in the order of the producer's loops.
+its addresses are constant; otherwise it goes to the thread's scratch, laid out in the order of the producer's loops, or
+takes the place of a result there that only it reads from here on.
 A reduction takes its spatial loops, and blocks of the reduction among them, outside; what is inside, and so has
 static widths, is left to :mod:`tilewright.schedules.accumulators`.
 """
 
 from __future__ import annotations
 
-from tilewright.graph.expr import Var, loads, variables
+from tilewright.graph.expr import Var, loads, var, variables
 from tilewright.schedules.accumulators import accumulate
 from tilewright.schedules.loops import StageLoops
 from tilewright.schedules.nest import Buffer, Node, Seq, seq
@@ -34,6 +35,29 @@ def local_buffer(stage: PStage, placement: Placement, state: State) -> Local:
     constant = _constant_addresses(stage, loops, placement) and size <= MAX_REGISTER_ELEMENTS
     scope = "register" if constant else "thread"
     return Local(Buffer(f"{stage.name}.buf", size, stage.body.dtype, scope), strides, {a: state.base[a] for a in axes})
+
+
+def reusable_buffer(stage: PStage, placement: Placement, state: State) -> Local | None:
+    """The buffer in the thread's scratch of a producer that ``stage`` can overwrite element by element, because it is the last
+    to read it: half the cache for a chain of maps. None where there is none."""
+    if stage.reducer is not None:
+        return None
+    phase = placement.phase
+    later = phase.stages[phase.stages.index(stage) + 1 :]
+    read = [e for e in loads(stage.body) if e.tensor in state.locals]
+    for tensor in dict.fromkeys(e.tensor for e in read):
+        local, source = state.locals[tensor], phase.stage(tensor)
+        if (
+            local.buffer.scope == "thread"
+            and local.buffer.dtype == stage.body.dtype
+            and source.axes == stage.axes
+            and placement.position[tensor] == placement.position[stage.name]
+            and all(e.index == tuple(var(a) for a, _ in source.axes) for e in read if e.tensor == tensor)
+            and not any(e.tensor == tensor for s in later for e in loads(s.body))
+            and not _constant_addresses(stage, placement.loops_of(stage), placement)
+        ):
+            return local
+    return None
 
 
 def _constant_addresses(stage: PStage, loops: StageLoops, placement: Placement) -> bool:
@@ -77,6 +101,8 @@ def produce(stage: PStage, placement: Placement, packing: Packing, statements: S
         f"vectorize {stage.name}: expected {vectors} inside every spatial loop that stays a loop ({places[-1:]})",
     )
     for p in loops.packs:
+        if (stage.name, p.factor) in state.packed:
+            continue  # before all loops, or at a loop of the leader
         check(p.loop in (ROOT, *places), f"{p}: expected root or a loop of {places}; got {p.loop!r}")
     sizes = placement.sizes_of(stage)
 

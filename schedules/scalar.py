@@ -8,6 +8,7 @@ from tilewright.graph.dtypes import FLOATS, int_range
 from tilewright.graph.expr import MATHS
 from tilewright.schedules import maths
 from tilewright.schedules.emit import FAST, LLVM_TYPES, Function, Value, splat_literal, unsigned, vector_type
+from tilewright.schedules.falling import FALLING
 
 
 def operate(fn: Function, kind: str, args: list[Value], dtype: str, helpers: set[tuple[str, int, str]]) -> Value:
@@ -15,7 +16,7 @@ def operate(fn: Function, kind: str, args: list[Value], dtype: str, helpers: set
     added to ``helpers``."""
     lanes = max(a.lanes for a in args)
     args = [fn.splat(a, lanes) for a in args]
-    if kind in MATHS or (kind == "pow" and dtype in FLOATS):
+    if kind in MATHS or kind == FALLING or (kind == "pow" and dtype in FLOATS):
         return call_maths(fn, kind, args, dtype, lanes, helpers)
     if kind == "cast":
         return convert(fn, args[0], dtype)

@@ -19,7 +19,7 @@ has one loop, ``i.0``. Factors need not divide: a remainder becomes a second bod
 ``unroll S LOOP``      repeat the body instead of looping
 ``spread S LOOP``      give each iteration of an unrolled reduction loop its own accumulator (rfactor)
 ``pack S N LOOP ...``  copy factor N of the product S sums into a buffer laid out in the given order of its loops, at the named
-                       loop (``root``: before all loops; of a constant: once, when the program is built)
+                       loop of S or of its leader (``root``: before all loops; of a constant: once, when the program is built)
 ``stream S``           store the output of S past the caches (non-temporal)
 =====================  ====================================================================================================
 """

@@ -3,11 +3,17 @@
 ``scores = q kᵀ``, a softmax over their rows, ``out = p v``. All of it is computed inside the loop over blocks of rows, so the
 matrix of scores never exists: a thread holds one strip of it (rows of a block x columns) in its cache. The division of the softmax
 does not depend on the summed axis and moves behind the second contraction.
+
+Keys and values are read in panels as wide as the vectors: packed before all loops, or by the thread for one of the outer loops
+(a head) at a time, so that the panels are still in its cache when they are read and nobody waits for the others.
 """
 
 from __future__ import annotations
 
-from tilewright.graph.expr import Load, Op, loads, variables
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tilewright.graph.expr import Load, Op, variables
 from tilewright.graph.stage import Stage
 from tilewright.graph.workload import Workload
 from tilewright.schedules.phases import ACC, Phase, PStage, phases, product_factors, resolve_views
@@ -95,23 +101,13 @@ def _sketches(workload: Workload, target: Target, phase: Phase, base: list[Step]
     extents = {**scores.extents, **leader.extents}
     if extents[j] < lanes or extents[d] < lanes:
         return []
-    params = [
-        Param("t", tuple(t for t in (1, 2, 3, 4, 6) if t <= extents[i]), "rows repeated in registers"),
-        Param("b", (1, 2, 4, 8, 16), "register tiles of rows in a block"),
-        Param(
-            "v",
-            tuple(v for v in (lanes, 2 * lanes, 4 * lanes) if v <= extents[d]),
-            "width of the vectors of the output",
-        ),
-        Param("w", tuple(w for w in (lanes, 2 * lanes) if w <= extents[j]), "width of the vectors of the scores"),
-        Param("u", (1, 2, 4), "unrolling of the columns of the second product"),
-        Param("k", tuple(k for k in (1, 2, 4) if k <= extents[scores.reduce[-1][0]]), "unrolling of the first product"),
-    ]
+    params = _params(extents, lanes, i, j, d, scores.reduce[-1][0])
     others = [f"{a}.0" for a, _ in leader.axes if a not in (i, d)]
+    preferred = {"t": 6, "b": 2, "v": 2 * lanes, "w": 2 * lanes, "u": 2, "k": 2, "e": 4 * lanes}
+    chosen = {p.name: min(p.values, key=lambda x, goal=preferred[p.name]: abs(x - goal)) for p in params}  # type: ignore[misc]
+    constraints = _constraints(target, extents[i], extents[j], lanes)
     template: list[Step | Open] = [*base, Open(leader.name, i, ("t*b", "t")), Open(leader.name, d, ("v",))]
-    template.append(Order(leader.name, (*others, f"{i}.0", f"{i}.1", f"{d}.0", f"{i}.2", f"{d}.1")))
-    if worth_threads(workload, target):
-        template.append(Parallel(leader.name, len(others) + 1))
+    template.append(Order(leader.name, (*others, f"{i}.0", f"{d}.0", f"{i}.1", f"{i}.2", f"{d}.1")))
     template += [Unroll(leader.name, f"{i}.2"), Vectorize(leader.name, f"{d}.1")]
     for s in phase.stages[:-1]:
         if s is acc:
@@ -123,28 +119,61 @@ def _sketches(workload: Workload, target: Target, phase: Phase, base: list[Step]
             continue
         template.append(At(s.name, leader.name, f"{i}.0"))
         template += _scores_steps(s, i, j) if s is scores else _row_steps(s, i, j, lanes, extents[j])
-    pack = _pack(scores, others, i, j)
-    if pack is not None:
-        template.append(pack)
-    preferred = {"t": 4, "b": 4, "v": 2 * lanes, "w": 2 * lanes, "u": 1, "k": 1}
-    chosen = {p.name: min(p.values, key=lambda x, goal=preferred[p.name]: abs(x - goal)) for p in params}  # type: ignore[misc]
+    keys = _panel(
+        scores, j, i, [f"{j}.0", *(f"{a}.0" for a, _ in scores.reduce), f"{scores.reduce[-1][0]}.1", f"{j}.1"]
+    )
+    values = _panel(acc, d, i, [f"{d}.0", f"{j}.0", f"{j}.1", f"{d}.1"])
+    parallel = worth_threads(workload, target)
+    out: list[Sketch] = []
+    for name, place, panels in (
+        ("attention", "root", [keys]),
+        ("attention[values]", "root", [keys, values]),
+        ("attention[outer]", others[-1] if others else "", [keys, values]),
+    ):
+        packs = [p.at(place, others) for p in panels if p is not None]
+        if not place or (len(panels) > 1 and values is None):
+            continue
+        loops = len(others) + (place == "root")
+        steps = [*template, *([Parallel(leader.name, loops)] if parallel else []), *packs]
+        out.append(Sketch(name, workload, target, tuple(steps), tuple(params), constraints, acc.name, chosen))
+    return out
 
+
+def _params(extents: Mapping[str, int], lanes: int, i: str, j: str, d: str, last: str) -> list[Param]:
+    def widths(axis: str, *counts: int) -> tuple[int, ...]:
+        return tuple(c * lanes for c in counts if c * lanes <= extents[axis])
+
+    return [
+        Param("t", tuple(t for t in (1, 2, 3, 4, 6) if t <= extents[i]), "rows repeated in registers"),
+        Param("b", (1, 2, 4, 8, 16), "register tiles of rows in a block"),
+        Param("v", widths(d, 1, 2, 4), "width of the vectors of the output"),
+        Param("w", widths(j, 1, 2), "width of the vectors of the scores"),
+        Param("u", (1, 2, 4), "unrolling of the columns of the second product"),
+        Param("k", tuple(k for k in (1, 2, 4, 8) if k <= extents[last]), "unrolling of the first product"),
+        Param(
+            "e",
+            widths(j, 1, 2, 4),
+            "width of the vectors of what is between: vectors in flight hide the latency of exp",
+        ),
+    ]
+
+
+def _constraints(target: Target, rows: int, columns: int, lanes: int) -> tuple[Constraint, ...]:
     def fits(c: Columns) -> Mask:
         registers = target.vector_registers
         out = c["t"] * -(-c["v"] // lanes) + -(-c["v"] // lanes) + 1 <= registers
         ok: Mask = out & (c["t"] * -(-c["w"] // lanes) + -(-c["w"] // lanes) + 1 <= registers)
         return ok
 
-    constraints = (
+    return (
         Constraint("registers", f"both register tiles fit {target.vector_registers} vector registers", fits),
-        Constraint("rows", "a block has no more rows than there are", lambda c: c["t"] * c["b"] < extents[i] + c["t"]),
+        Constraint("rows", "a block has no more rows than there are", lambda c: c["t"] * c["b"] < rows + c["t"]),
         Constraint(
             "strip",
-            "the strips of a thread fit its second-level cache",
-            lambda c: c["t"] * c["b"] * (8 * extents[j]) <= max(target.l2_bytes, 1 << 18),
+            "the strip of a thread fits its second-level cache",
+            lambda c: c["t"] * c["b"] * (8 * columns) <= max(target.l2_bytes, 1 << 18),
         ),
     )
-    return [Sketch("attention", workload, target, tuple(template), tuple(params), constraints, acc.name, chosen)]
 
 
 def _scores_steps(s: PStage, i: str, j: str) -> list[Step | Open]:
@@ -174,24 +203,35 @@ def _row_steps(s: PStage, i: str, j: str, lanes: int, columns: int) -> list[Step
             Vectorize(s.name, f"{j}.2"),
         ]
     if s.reducer is None and j in s.extents:
-        width = 2 * lanes if columns >= 2 * lanes else lanes
         return [
             *steps,
-            Open(s.name, j, (width,)),
+            Open(s.name, j, ("e",)),
             Order(s.name, (f"{i}.1", f"{i}.2", f"{j}.0", f"{j}.1")),
             Vectorize(s.name, f"{j}.1"),
         ]
     return steps
 
 
-def _pack(s: PStage, others: list[str], i: str, j: str) -> Pack | None:
-    """The factor that varies with the columns is read in panels: packed once, before all loops."""
-    reduce = [a for a, _ in s.reduce]
-    last = reduce[-1]
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    """A factor that is read in panels of the vector axis: what does not vary with the rows."""
+
+    stage: str
+    factor: int
+    axes: frozenset[str]
+    inner: tuple[str, ...]
+
+    def at(self, place: str, others: list[str]) -> Pack:
+        """Packed before all loops, or at the last of the loops ``others``."""
+        outer = [o for o in others if place == "root" and o.rsplit(".", 1)[0] in self.axes]
+        return Pack(self.stage, self.factor, place, (*outer, *self.inner))
+
+
+def _panel(s: PStage, vector: str, i: str, inner: list[str]) -> _Panel | None:
+    """The factor of ``s`` that varies with the axis ``vector`` but not with the rows, with those of the loops ``inner`` it walks."""
     for k, factor in enumerate(product_factors(s.body)):
         used = variables(factor)
-        if j in used and i not in used and isinstance(factor, Load) and loads(factor):
-            layout = [o for o in others if o.rsplit(".", 1)[0] in used] + [f"{j}.0"]
-            layout += [f"{a}.0" for a in reduce if a in used] + ([f"{last}.1"] if last in used else [])
-            return Pack(s.name, k, "root", (*layout, f"{j}.1"))
+        if vector in used and i not in used and isinstance(factor, Load):
+            walked = tuple(o for o in inner if o.rsplit(".", 1)[0] in used)
+            return _Panel(s.name, k, frozenset(used), walked)
     return None

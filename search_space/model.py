@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import FLOATS, SIZES
 from tilewright.graph.expr import COMPARE, MATHS, Expr, Op, loads, variables
+from tilewright.schedules.falling import FALLING
 from tilewright.schedules.phases import Phase, PStage, product_factors
 from tilewright.schedules.steps import At, Order, Pack, Parallel, Split, Spread, Stream, Unroll, Vectorize
 from tilewright.search_space.access import Access, accesses, packed_factors
@@ -86,7 +87,7 @@ class PhaseModel:
 
 #: Rough cost of a maths function, in fused multiply-adds of the same vector width.
 MATHS_COST = {
-    "exp": 12, "tanh": 16, "sigmoid": 18, "erf": 26, "log": 24, "sqrt": 8, "rsqrt": 12, "pow": 90, "sin": 70,
+    "exp": 12, FALLING: 9, "tanh": 16, "sigmoid": 18, "erf": 26, "log": 24, "sqrt": 8, "rsqrt": 12, "pow": 90, "sin": 70,
     "cos": 70,
 }  # fmt: skip
 
@@ -139,7 +140,7 @@ def _phase(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.int64]]
                 if not {load.tensor for load in loads(factor)} <= {k for k, _, c in sketch.workload.inputs if c}:
                     used = variables(factor)
                     nbytes = float(np.prod([stage.extents[a] for a in used])) * SIZES[factor.dtype]
-                    pack_bytes, packs = pack_bytes + nbytes, packs + 1
+                    pack_bytes, packs = pack_bytes + nbytes, packs + (step.loop == "root")
                     last = step.layout[-1].rsplit(".", 1)[0]
                     if any(a is None or a.coefficient(last) != 1 for a in (affine(x.index[0]) for x in loads(factor))):
                         pack_strided += nbytes
@@ -279,7 +280,7 @@ class _Arithmetic:
         if e.kind == "select" and variables(e.args[0]) <= self.unrolled and not loads(e.args[0]):
             return self._longer(e.args[1], e.args[2])
         ops, maths = 0, 0.0
-        if e.kind in MATHS or e.kind == "pow":
+        if e.kind in MATHS or e.kind in ("pow", FALLING):
             maths = MATHS_COST.get(e.kind, 30)
         elif e.kind in ("div", "floordiv", "mod", "fmod"):
             maths = 4 if e.dtype in FLOATS else 20

@@ -144,16 +144,28 @@ class _Composer:
         factors = product_factors(stage.body)
         for k in range(len(factors)):
             if stage.reducer == "sum" and len(factors) > 1 and self.chance(0.3):
-                steps.append(self.pack(stage, k, factors[k], order, sizes))
+                steps.append(self.pack(stage, k, factors[k], outside, order, sizes))
         return steps
 
-    def pack(self, stage: PStage, k: int, factor: Any, order: list[str], sizes: dict[str, tuple[int, ...]]) -> Pack:
+    def pack(
+        self,
+        stage: PStage,
+        k: int,
+        factor: Any,
+        outside: list[str],
+        order: list[str],
+        sizes: dict[str, tuple[int, ...]],
+    ) -> Pack:
         from tilewright.graph.expr import variables
 
         used = variables(factor)
         if self.chance(0.6) or not order:
             loops = [f"{a}.{n}" for a in stage.extents if a in used for n in range(len(sizes[a]) + 1)]
             return Pack(stage.name, k, "root", tuple(self.shuffle(loops)))
+        if outside and self.chance(0.5):
+            at = int(self.rng.integers(len(outside)))
+            inside = [n for n in (*outside[at + 1 :], *order) if n.rsplit(".", 1)[0] in used]
+            return Pack(stage.name, k, outside[at], tuple(self.shuffle(inside)))
         at = int(self.rng.integers(len(order)))
         inside = [n for n in order[at + 1 :] if n.rsplit(".", 1)[0] in used]
         return Pack(stage.name, k, order[at], tuple(self.shuffle(inside)))

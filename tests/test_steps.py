@@ -135,7 +135,10 @@ def workload() -> Workload:
         ("pack t0_acc 2 root i1.0 r0.0", "expected a sum of products with a factor 2"),
         ("pack t1 0 root i0i1.0", "expected a stage that sums products"),
         ("pack t0_acc 1 root i1.0", "expected the loops .* each once"),
-        ("pack t0_acc 1 i0.0 r0.0 i1.0", "expected root or a loop of"),
+        ("pack t0_acc 1 i0.0 r0.0 i1.0", ""),  # at a loop of the leader
+        ("pack t0_acc 1 i0.0 r0.0", "expected the loops .* each once"),
+        ("parallel t0 2\npack t0_acc 1 i0.0 r0.0 i1.0", "expected a place inside all parallel loops"),
+        ("pack t0_acc 1 i7.0 r0.0 i1.0", "expected root or a loop of"),
         (
             "split t0_acc r0 4\npack t0_acc 1 root i1.0 r0.1 r0.0",
             "expected the loops of axis r0 from outer to inner",
