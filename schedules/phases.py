@@ -88,6 +88,7 @@ def phases(workload: Workload, schedule: Schedule) -> list[Phase]:
     inlined = [s.stage for s in schedule.steps if isinstance(s, Inline)]
     stages = falling(inline(stages, inlined, workload))
     ats = [s for s in schedule.steps if isinstance(s, At)]
+    stages = _hand_on_factors(stages, {s.stage for s in ats})
     stages = _give_leaders(stages, {s.stage for s in ats})
     names = [s.output for s in stages]
     for at in ats:
@@ -230,6 +231,30 @@ def _give_leaders(stages: list[Stage], attached: set[str]) -> list[Stage]:
         for factor in outside:
             body = body * substitute(factor, dict(renamed))
         out.append(Stage(s.output, axes, body, origin=s.origin))
+    return out
+
+
+def _hand_on_factors(stages: list[Stage], attached: set[str]) -> list[Stage]:
+    """Sums that are computed inside another stage without the factors that do not depend on the summed axes; who reads the sum
+    multiplies by them."""
+    handed: dict[str, tuple[Stage, list[Expr]]] = {}
+    out: list[Stage] = []
+    for s in stages:
+
+        def rule(e: Expr) -> Expr | None:
+            if not isinstance(e, Load) or e.tensor not in handed:
+                return None
+            source, factors = handed[e.tensor]
+            values = {a: i for (a, _), i in zip(source.axes, e.index, strict=True)}
+            return product([e, *(substitute(f, values) for f in factors)])
+
+        s = replace(s, body=rewrite(s.body, rule))
+        if s.output in attached:
+            summed, outside = _hoisted(s)
+            if outside:
+                handed[s.output] = s, outside
+                s = replace(s, body=summed)
+        out.append(s)
     return out
 
 

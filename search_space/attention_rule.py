@@ -94,16 +94,19 @@ def _sketches(workload: Workload, target: Target, phase: Phase, base: list[Step]
     wide = [a for a, _ in leader.axes if a not in scores.extents]
     if len(columns) != 1 or len(wide) != 1 or not rows or columns[0] not in scores.extents:
         return []
-    i, d, j = rows[-1], wide[0], columns[0]
-    if leader.axes[-1][0] != d or not scores.reduce:
+    d, j = wide[0], columns[0]
+    heads = {a for f in product_factors(acc.body) if d in variables(f) for a in variables(f)}
+    inner = [a for a in rows if a not in heads]
+    if leader.axes[-1][0] != d or not scores.reduce or not inner:
         return []
+    i = inner[-1]
     lanes = target.lanes("float32")
     extents = {**scores.extents, **leader.extents}
     if extents[j] < lanes or extents[d] < lanes:
         return []
     params = _params(extents, lanes, i, j, d, scores.reduce[-1][0])
     others = [f"{a}.0" for a, _ in leader.axes if a not in (i, d)]
-    preferred = {"t": 6, "b": 2, "v": 2 * lanes, "w": 2 * lanes, "u": 2, "k": 2, "e": 4 * lanes}
+    preferred = {"t": 6, "b": 2, "v": 2 * lanes, "w": 2 * lanes, "u": 2, "k": 2}
     chosen = {p.name: min(p.values, key=lambda x, goal=preferred[p.name]: abs(x - goal)) for p in params}  # type: ignore[misc]
     constraints = _constraints(target, extents[i], extents[j], lanes)
     template: list[Step | Open] = [*base, Open(leader.name, i, ("t*b", "t")), Open(leader.name, d, ("v",))]

@@ -79,8 +79,8 @@ class _Fuser:
 
     def _attention(self, first: Stage) -> list[Stage]:
         """A contraction, the reductions of its rows, and the contraction that reads them; empty if there is no such group."""
-        inside = {first.output}
         current = [*self._prologue(first), first]
+        inside = {s.output for s in current}
         for s in self.stages:
             if self.position[s.output] <= self.position[first.output] or s.output in self.taken:
                 continue
@@ -93,10 +93,27 @@ class _Fuser:
             current.append(s)
             inside.add(s.output)
             if is_contraction(s):
-                escaping = [t.output for t in current if self._escapes(t.output, inside)]
-                fits = escaping == [s.output] and attention_sketches(self._group(current).workload, self.target)
-                return current if fits else []
+                current += [p for p in self._prologue(s) if p.output not in inside]
+                return self._handed_on(sorted(current, key=lambda t: self.position[t.output]))
         return []
+
+    def _handed_on(self, group: list[Stage]) -> list[Stage]:
+        """The group with the maps behind it that keep in step (a transpose of the result, a sum with something else), as far as
+        the attention rule takes them; empty if it does not take the group itself."""
+        best: list[Stage] = []
+        while len(group) < MAX_STAGES:
+            inside = {s.output for s in group}
+            last = group[-1]
+            escaping = [s.output for s in group if self._escapes(s.output, inside)]
+            if escaping != [last.output] or not attention_sketches(self._group(group).workload, self.target):
+                break
+            best = group
+            readers = [self.producer.get(r) for r in self.readers[last.output]]
+            after = readers[0] if len(readers) == 1 and last.output not in self.graph.outputs else None
+            if after is None or after.output in self.taken or not self._in_step(after, inside, last, rows=False):
+                break
+            group = [*group, after]
+        return best
 
     def _prologue(self, s: Stage) -> list[Stage]:
         """Padding and cheap stages that only ``s`` reads, and what only they read."""

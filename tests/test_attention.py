@@ -62,6 +62,32 @@ def attend(g: Graph, form: str, heads: int, n: int, m: int, d: int, group: int =
     return ops.matmul(ops.softmax(FORMS[form](g, s), -1), v)
 
 
+def split_heads(g: Graph, heads: int, n: int, d: int, residual: bool) -> Tensor:
+    """Attention as models have it: heads cut out of (1, n, heads * d) and put back, perhaps with something added."""
+
+    def heads_of(name: str) -> Tensor:
+        return ops.transpose(ops.reshape(g.input(name, (1, n, heads * d)), (1, n, heads, d)), (0, 2, 1, 3))
+
+    q, k, v = heads_of("q"), heads_of("k"), heads_of("v")
+    s = ops.div(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))), d**0.5)
+    s = ops.add(s, g.input("row", (1, 1, 1, n)))
+    out = ops.transpose(ops.matmul(ops.softmax(s, -1), v), (0, 2, 1, 3))
+    if residual:
+        out = ops.add(out, g.input("x", (1, n, heads, d)))
+    return ops.reshape(out, (1, n, heads * d))
+
+
+def right_at_some_points(c: Case) -> None:
+    """Every sketch at its preferred point and at another one, on one thread and on two."""
+    for threads in (1, 2):
+        sketches = attention_sketches(c.workload, host(threads))
+        assert sketches
+        for sketch in sketches:
+            rows = enumerate_points(sketch).rows
+            for row in (sketch.preferred, sketch.row(rows[RNG.integers(len(rows))])):
+                check(c, sketch.schedule(row), threads)
+
+
 def attention(form: str, heads: int, n: int, m: int, d: int, **more: Any) -> Case:
     """A case of :func:`attend`."""
     g = Graph()
@@ -86,15 +112,16 @@ def test_it_is_one_kernel_and_every_sketch_is_right(
     g = Graph()
     g.output(attend(g, form, heads, n, m, d, **more))
     assert len(fuse(g, host())) == 1
-    c = attention(form, heads, n, m, d, **more)
-    for threads in (1, 2):
-        sketches = attention_sketches(c.workload, host(threads))
-        assert sketches
-        for sketch in sketches:
-            rows = enumerate_points(sketch).rows
-            some = [sketch.row(rows[k]) for k in RNG.choice(len(rows), 1)]
-            for row in (sketch.preferred, *some):
-                check(c, sketch.schedule(row), threads)
+    right_at_some_points(attention(form, heads, n, m, d, **more))
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_heads_cut_out_of_rows_and_put_back_are_part_of_the_kernel(residual: bool) -> None:
+    g = Graph()
+    g.output(split_heads(g, 3, 21, 20, residual))
+    assert len(fuse(g, host())) == 1
+    data = {i: values(RNG, g.types[i].shape) for i in g.inputs}
+    right_at_some_points(case(lambda g: split_heads(g, 3, 21, 20, residual), data))
 
 
 def test_panels_are_packed_before_all_loops_or_for_one_head_at_a_time() -> None:
