@@ -160,7 +160,9 @@ def _masked(scope: Scope, dtype: str, pointer: str, constant: int, stride: int, 
     if stride == 1 and dtype != "bool":
         least = MASKED_BYTES // SIZES[dtype]
         if SIZES[dtype] >= 4 and lanes < least:  # narrower ones become branches
-            wide = scope.fn.shuffle(guard, Value(splat_literal(False, "bool", lanes), "bool", lanes), [min(k, lanes) for k in range(least)])
+            wide = scope.fn.shuffle(
+                guard, Value(splat_literal(False, "bool", lanes), "bool", lanes), [min(k, lanes) for k in range(least)]
+            )
             return scope.fn.shuffle(_masked(scope, dtype, pointer, constant, stride, wide), None, list(range(lanes)))
         memory = vector_type(memory_type(dtype), lanes)
         name = f"@llvm.masked.load.{suffix(dtype, lanes)}.p0"

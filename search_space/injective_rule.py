@@ -14,7 +14,6 @@ from tilewright.schedules.write_transposed import MOST_ROWS
 from tilewright.search_space.prologue import plan, worth_threads
 from tilewright.search_space.sketch import Constraint, Open, Param, Sketch
 
-
 BLOCK = 64
 """Elements along each side of a block that is transposed at a time: a few cache lines both ways, which hardware fetches together."""
 

@@ -94,9 +94,7 @@ def ranked(connection: sa.Connection, reader: Reader, key: Key) -> Iterator[Stan
         size = min(2 * size, _LAST_PAGE)
 
 
-def _judge(
-    connection: sa.Connection, reader: Reader, key_digest: str, candidates: list[str]
-) -> dict[str, Standing]:
+def _judge(connection: sa.Connection, reader: Reader, key_digest: str, candidates: list[str]) -> dict[str, Standing]:
     measurements: list[tuple[int, Record]] = []
     for batch in batches(candidates):
         measurements += reader.records(

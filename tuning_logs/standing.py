@@ -98,9 +98,7 @@ def settle(judged: Mapping[str, Standing], compared: Mapping[str, Sequence[Compa
     return [_settled(item, judged, compared.get(name, ()), bool(compared)) for name, item in judged.items()]
 
 
-def _settled(
-    item: Standing, judged: Mapping[str, Standing], compared: Sequence[Comparison], others: bool
-) -> Standing:
+def _settled(item: Standing, judged: Mapping[str, Standing], compared: Sequence[Comparison], others: bool) -> Standing:
     used = [c for c in compared if c.default in judged and c.versions not in item.distrusted]
     if not used:
         return item if item.is_default or not others else replace(item, noise=max(item.noise, SITTINGS))
