@@ -15,6 +15,7 @@ the direct form's: :func:`amplification` bounds by how much.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -22,11 +23,13 @@ from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import FLOATS
 from tilewright.graph.expr import Expr, Load, const, loads, rewrite, select, substitute, var, variables
 from tilewright.graph.stage import Stage
+from tilewright.graph.workload import Workload
 from tilewright.schedules.factors import product, product_factors
 from tilewright.schedules.steps import Schedule, Winograd, check
 
 Matrix = tuple[tuple[float, ...], ...]
 WINDOW = 3
+EPSILON = {"float32": 2.0**-23, "float64": 2.0**-52}
 LAYOUTS = ("tiles", "channels")
 """What lies side by side in what is stored between the transforms."""
 """Extent of a window axis."""
@@ -258,6 +261,19 @@ def amplification(schedule: Schedule) -> float:
         if isinstance(step, Winograd):
             out = max(out, _magnified(TRANSFORMS[step.tile]) ** 2)
     return out
+
+
+def error_bound(workload: Workload, schedule: Schedule) -> float | None:
+    """The largest error of an element of a sum, over the sum of the magnitudes of its terms, where an algorithm of the schedule
+    magnifies the direct form's; None where none does. For any input, in the workload's floating-point type."""
+    magnified = amplification(schedule)
+    if magnified == 1.0:
+        return None
+    stages = [
+        workload.stages[s.stage] for s in schedule.steps if isinstance(s, Winograd) and s.stage in workload.stages
+    ]
+    terms = max(math.prod(e for _, e in s.reduce) for s in stages)
+    return magnified * terms * max(EPSILON[s.body.dtype] for s in stages) / 2
 
 
 def _magnified(t: Transforms) -> float:

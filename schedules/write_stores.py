@@ -2,8 +2,8 @@
 
 A product that is summed becomes one fused multiply-add; a store whose place is the same in all lanes reduces the lanes
 first; neighbours along an unrolled loop are transposed in registers
-(:mod:`~tilewright.schedules.write_transposed`); a streaming store goes past the caches, but only where its address is known to be aligned, because processors
-have such stores for aligned addresses only.
+(:mod:`~tilewright.schedules.write_transposed`); a streaming store goes past the caches, but only where its address is
+known to be aligned, because processors have such stores for aligned addresses only.
 """
 
 from __future__ import annotations

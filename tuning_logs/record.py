@@ -140,6 +140,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "stop_reason": check.text,
     "error": _optional_text,
     "max_error": check.optional_number,
+    "error_bound": lambda name, value: check.optional_number(name, value, positive=True),
     "build_s": check.number,
     "run_s": check.number,
     "run_id": check.token,
@@ -186,6 +187,9 @@ class Record:
     stop_reason: str = ""
     error: str | None = None
     max_error: float | None = None  # checked relative error
+    error_bound: float | None = None
+    """Of an algorithm that magnifies rounding errors: the largest error of an element over the sum of the magnitudes of its
+    terms, for any input. None for sums as they are written."""
     build_s: float = 0.0
     run_s: float = 0.0
     # provenance
@@ -234,6 +238,8 @@ class Record:
         """The JSON object of this record, with the fields of `extra` at its top level."""
         data = {name: getattr(self, name) for name in _WRITTEN}
         data["samples_ns"] = list(self.samples_ns)
+        if self.error_bound is None:
+            del data["error_bound"]
         if not self.compared:
             del data["compared"]  # most records have none; and older ones stay equal to themselves
         return data | self.extra

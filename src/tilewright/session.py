@@ -18,6 +18,7 @@ from tilewright.measure import Outcome, Policy, Request
 from tilewright.measure.request import Runner
 from tilewright.results import Event, Listener
 from tilewright.schedules.target import Target
+from tilewright.schedules.winograd import error_bound
 from tilewright.search_space.sketch import Ints, Sketch
 from tilewright.search_space.space import Space, space
 from tilewright.search_space.strategies import Candidate, SearchConfig, Strategy, make_strategy
@@ -230,6 +231,7 @@ class Session:
             stop_reason=outcome.stop_reason,
             error=outcome.error,
             max_error=outcome.max_error,
+            error_bound=error_bound(w, candidate.schedule),
             build_s=outcome.build_s,
             run_s=outcome.run_s,
             predicted_ns=self.learner.predict_one_ns(candidate),
