@@ -91,7 +91,7 @@ def spatial_sketch(
         layout += [f"{a}.{k}" for k in (0, 1) for a in reduce if a in used]
         layout += [lp for lp in static if lp.rsplit(".", 1)[0] in used]
         template.append(Pack(anchor.name, factor, "root", tuple(layout)))
-    wanted = {"v": 2 * lanes, "r0": 6, "vb": 8, "r0b": 8, "r1": 1, "u0": 1}
+    wanted = {"v": 2 * lanes, "r0": 6, "vb": 8, "r0b": 8, "r1": 1, "u0": 4 if len(anchor.reduce) == 1 else 1}
     for p in params:
         goal = wanted.get(p.name, max(p.values))
         preferred[p.name] = min(p.values, key=lambda x: (abs(x - goal), x))

@@ -9,6 +9,7 @@ panel of packed weights stays in the first cache while all pixels of the block p
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -135,7 +136,11 @@ def _sketch(
     used = variables(product_factors(anchor.body)[roles.packed])
     layout = [*outer, f"{d}.0", f"{v}.1", *windows, f"{d}.1", f"{d}.2", f"{v}.2"]
     template.append(Pack(anchor.name, roles.packed, "root", tuple(lp for lp in layout if lp.rsplit(".", 1)[0] in used)))
-    wanted = {"v": 2 * lanes, "r": 6, "vb": 1, "kb": 32, "u": 1, "b": 1 if q is not None else 8}
+    read = math.prod(extents[a] for a in roles.windows)
+    panel = max(8, target.l1d_bytes // 2 // (2 * lanes * SIZES[anchor.body.dtype] * read))
+    unrolled = 1 if roles.windows else 4
+    wide, rows = (8, 8) if q is None else (2, 2)
+    wanted = {"v": 2 * lanes, "r": 6, "vb": wide, "kb": panel // unrolled, "u": unrolled, "b": rows}
     preferred = {p.name: _nearest(p.values, wanted[p.name]) for p in params}
     name = f"staged[v={v},r={t}]"
     return Sketch(
