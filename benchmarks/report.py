@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,8 @@ Report = dict[str, Any]
 Row = dict[str, Any]
 SAME = ("machine", "python", "llvm", "numpy", "tilewright")
 """What all files must agree in, where they say it."""
+PLACES = ("--json", "--store", "--tvm-python")
+"""Options of the benchmarks that are paths, and change no figure."""
 SUITE_TITLES = {"peers": "Operators of common networks", "kernelbench": "KernelBench, at sizes for a CPU"}
 
 
@@ -53,10 +56,17 @@ def fill(text: str, tag: str, content: str, name: str = "document") -> str:
     return f"{head}{begin}\n{content.strip()}\n{end}{rest.partition(end)[2]}"
 
 
+def command(report: Report) -> str:
+    """The command that made a file, without the paths of the machine it ran on."""
+    words = shlex.split(report.get("command", "unknown command"))
+    kept = [w for k, w in enumerate(words) if w not in PLACES and (k == 0 or words[k - 1] not in PLACES)]
+    return shlex.join(kept)
+
+
 def said(report: Report) -> str:
     """How the figures came about, in a line: other blocks of a document may be from other days and versions."""
     peers = "".join(f", {name} {version}" for name, version in sorted(report.get("peers", {}).items()))
-    return f"`{report.get('command', 'unknown command')}`, {report.get('date', 'unknown date')}{peers}. Times in ms."
+    return f"`{command(report)}`, {report.get('date', 'unknown date')}{peers}. Times in ms."
 
 
 def groups(reports: Iterable[Report], key: Callable[[Row], tuple[Any, ...]]) -> dict[tuple[Any, ...], list[Row]]:
@@ -168,7 +178,7 @@ def summary(about_ops: Sequence[Report], about_models: Sequence[Report]) -> str:
         where = (
             f"{first.get('machine', 'unknown machine')}, {threads_text(threads)}, {first.get('date', 'unknown date')}"
         )
-        parts += [f"{where} (`{first.get('command', 'unknown command')}`):"]
+        parts += [f"{where} (`{command(first)}`):"]
         headers = ["model", "tuned", "best peer", "ratio", "error", "kernels from records"]
         parts += ["\n".join(table_lines(headers, cells))]
     rows = [r for report in about_ops for r in report["rows"] if r["ratio"] is not None]

@@ -42,7 +42,7 @@ def ops_report(*rows: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {
         **ORIGIN,
         "date": "2026-11-30",
-        "command": "python benchmarks/ops.py --threads 2",
+        "command": "python benchmarks/ops.py --store /here/s.sqlite --threads 2 --json '/a b/c.json'",
         "peers": {"numpy": "2.4", "torch": "2.13"},
         "absent": {},
         "failed": {},
