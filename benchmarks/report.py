@@ -136,7 +136,7 @@ def networks(reports: Sequence[Report]) -> str:
     parts = [said(r) for r in reports]
     peers = list(dict.fromkeys(p for r in reports for p in r.get("peers", {})))
     for (threads,), rows in groups(reports, lambda r: (r["threads"],)).items():
-        parts += [f"### {threads_text(threads)}", "\n".join(table_lines(*models.table(rows, peers)))]
+        parts += [f"### Models, {threads_text(threads)}", "\n".join(table_lines(*models.table(rows, peers)))]
     parts += ["\n".join(line for r in reports for line in notes(r))]
     return "\n\n".join(p for p in parts if p)
 
@@ -145,7 +145,7 @@ def against_tvm(reports: Sequence[Report]) -> str:
     """A table for each thread count."""
     parts = [said(r) for r in reports]
     for (threads,), rows in groups(reports, lambda r: (r["threads"],)).items():
-        parts += [f"### {threads_text(threads)}", "\n".join(table_lines(*tvm.table(rows)))]
+        parts += [f"### Against TVM, {threads_text(threads)}", "\n".join(table_lines(*tvm.table(rows)))]
     parts += ["\n".join(line for r in reports for line in notes(r))]
     return "\n\n".join(p for p in parts if p)
 
