@@ -16,8 +16,10 @@ What cannot be done is answered with ``{"lacking": why}``. Anything else that go
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +31,7 @@ from numpy.typing import NDArray
 from benchmarks.clock import Call, call_ms
 
 Array = NDArray[Any]
+_PR_SET_PDEATHSIG = 1
 
 
 class Lacking(Exception):
@@ -114,8 +117,15 @@ def thread_argument(description: str | None, argv: Sequence[str] | None = None) 
     return threads
 
 
+def end_with_parent() -> None:
+    """Have the system end this process when the one that started it is gone, even in the middle of a long search."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def serve(start: Callable[[], tuple[str, Prepare]]) -> None:
     """The program: answer on standard input and output."""
+    end_with_parent()
     requests, answers = private_streams()
     with requests, answers:
         answer(start, requests, answers)

@@ -121,18 +121,18 @@ def test_a_library_that_is_not_there() -> None:
     assert served([], start) == [{"lacking": "no such library"}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [JaxPeer, InductorPeer])
 def test_served_peers_mean_the_reference(kind: type[JaxPeer | InductorPeer]) -> None:
     pytest.importorskip("jax" if kind is JaxPeer else "torch")
     with open_peers([kind.name], 1) as (peers, absent):
         if not peers:
             pytest.skip(absent[kind.name])
-        for name in ("softmax_512x1024", "conv_64x56_k3_bias_relu"):
-            w = suite("peers", CAP)[name]
-            arrays = w.arrays()
-            got = peers[0].side(w, arrays).results()[0]
-            assert got.dtype == np.float32
-            assert common.relative_error(got, w.reference(arrays)) < 1e-5
+        w = suite("peers", CAP)["conv_64x56_k3_bias_relu"]  # it has constants
+        arrays = w.arrays()
+        got = peers[0].side(w, arrays).results()[0]
+        assert got.dtype == np.float32
+        assert common.relative_error(got, w.reference(arrays)) < 1e-5
 
 
 def test_more_threads_than_cores_are_lacking() -> None:
