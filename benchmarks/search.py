@@ -111,7 +111,7 @@ def points(of: Space) -> list[Candidate]:
     """The default, which need not be among the values that are searched, and every legal point."""
     found = [default_candidate(of)]
     found += [Candidate(s, tuple(int(v) for v in row)) for s in of.sketches for row in enumerate_points(s).rows]
-    return list({c.key: c for c in found}.values())
+    return list({str(c.schedule): c for c in found}.values())
 
 
 def request(candidate: Candidate) -> Request:

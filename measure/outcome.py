@@ -45,7 +45,8 @@ class Outcome:
     """Half the width of the 95 % confidence interval of the median, divided by the median. With fewer than 6
     samples half their whole range stands for it; with fewer than 3 it is None."""
     stop_reason: str = ""
-    """Why sampling stopped: `target_noise`, `max_time`, `max_samples`, `cutoff`, or `rounds` (a contest:
+    """Why sampling stopped: `target_noise`, `max_time`, `max_samples`, `cutoff`, `beaten` (slower
+    than the best beyond doubt), or `rounds` (a contest:
     samples are aligned with those of the other contestants); empty if nothing was timed."""
     error: str | None = None
     """The cause, in full; None when `status` is `ok`."""

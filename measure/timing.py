@@ -29,6 +29,9 @@ SAMPLE_NS: Final = 50_000
 WARM_NS: Final = 1_000_000
 """Calls before the first sample take this long in total, so that caches, pages and clocks have settled."""
 LEAST_SAMPLES: Final = 3
+BEATEN: Final = 1.1
+BEATEN_NOISE: Final = 0.03
+"""A candidate whose interval lies above this multiple of the best one's time needs no narrower interval than this."""
 LEAST_ROUNDS: Final = 6
 """From fewer no 95 % interval of a median follows."""
 FLUSH_TRIES: Final = 4
@@ -184,9 +187,12 @@ def warm_up(clock: Clock, subject: Subject, policy: Policy) -> float:
 def time_kernel(clock: Clock, subject: Subject, policy: Policy, best_ns: float | None = None) -> Samples:
     """Sample a kernel as the policy says. ``best_ns`` is the time to beat, for the cut-off.
 
-    A cut-off is decided by the *fastest* sample, which noise can only have made slower.
+    A cut-off is decided by the *fastest* sample, which noise can only have made slower. A candidate that is slower
+    than the best beyond doubt is known well enough sooner: it will not win, and a model learns no more from
+    a precise time.
     """
     limit = policy.cutoff * best_ns if policy.cutoff is not None and best_ns is not None else math.inf
+    beaten = BEATEN * best_ns if policy.cutoff is not None and best_ns is not None else math.inf
     fastest = warm_up(clock, subject, policy)
     calls = 1 if policy.cache == "cold" else calls_for(fastest)
     samples: list[float] = []
@@ -194,7 +200,8 @@ def time_kernel(clock: Clock, subject: Subject, policy: Policy, best_ns: float |
     while True:
         samples.append(clock.sample(subject, policy.cache, calls))
         elapsed = time.perf_counter() - start
-        if min(fastest, *samples) > limit and (len(samples) >= LEAST_SAMPLES or elapsed >= policy.max_time_s):
+        seen = min(fastest, *samples)
+        if seen > 2 * limit or (seen > limit and (len(samples) >= LEAST_SAMPLES or elapsed >= policy.max_time_s)):
             reason = "cutoff"
             break
         if len(samples) >= policy.max_samples:
@@ -205,9 +212,14 @@ def time_kernel(clock: Clock, subject: Subject, policy: Policy, best_ns: float |
             reason = "max_time"
             break
         settled = len(samples) >= max(policy.min_samples, 6) and elapsed >= policy.min_time_s
-        if settled and median(samples).noise <= policy.target_noise:
-            reason = "target_noise"
-            break
+        if settled:
+            m = median(samples)
+            if m.noise <= policy.target_noise:
+                reason = "target_noise"
+                break
+            if m.low > beaten and m.noise <= max(BEATEN_NOISE, policy.target_noise):
+                reason = "beaten"
+                break
         if calls > 1 and len(samples) == 1 and samples[0] < 0.7 * fastest:
             fastest = samples.pop()  # still warming up: more calls are needed for a sample of full length
             calls = calls_for(fastest)

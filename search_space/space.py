@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from tilewright.graph.workload import Workload
 from tilewright.schedules.apply import apply
@@ -45,7 +45,17 @@ def space(workload: Workload, target: Target, algorithms: str = "any") -> Space:
     sketches = [
         s for rule in (*RULES, *(OTHER_ALGORITHMS if algorithms == "any" else ())) for s in rule(workload, target)
     ]
-    return Space(workload, target, (*sketches, fallback(workload, target)))
+    return Space(workload, target, distinct((*sketches, fallback(workload, target))))
+
+
+def distinct(sketches: Iterable[Sketch]) -> tuple[Sketch, ...]:
+    """The sketches with names of their own, by which candidates and records are told apart: the second of a name gets a number."""
+    seen: dict[str, int] = {}
+    out = []
+    for s in sketches:
+        seen[s.name] = seen.get(s.name, 0) + 1
+        out.append(s if seen[s.name] == 1 else replace(s, name=f"{s.name}#{seen[s.name]}"))
+    return tuple(out)
 
 
 def fallback(workload: Workload, target: Target) -> Sketch:

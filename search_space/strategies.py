@@ -8,7 +8,7 @@ tell. A strategy proposes each candidate at most once, and with the same seed th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -95,9 +95,15 @@ class SearchConfig:
     shortlist: int = 3_000
     """How many of the best by the first ranking are ranked again in later rounds."""
     explore: float = 0.15
-    """Share of each batch taken at random from the shortlist."""
+    """Share of each batch taken at random from the better part of the shortlist, far from what was measured."""
+    stuck: int = 16
+    explore_stuck: float = 0.4
+    """That share after so many measurements without a new best."""
     per_sketch: float = 0.5
     """Largest share of a batch from one sketch."""
+    spread: int = 24
+    """Until so many are measured, candidates that resemble measured ones wait: the best by a ranking that has learnt nothing yet
+    differ in what hardly matters, and are wrong together."""
 
 
 def _enumerate(space: Space, config: SearchConfig) -> list[Points]:
@@ -114,6 +120,7 @@ class RankedStrategy:
         self._rng = np.random.default_rng(self._config.seed)
         self._done: set[tuple[str, tuple[int, ...]]] = set()
         self._best: tuple[float, Candidate] | None = None
+        self._since_best = 0
         self._sketches = space.sketches
         self._pool = self._shortlist(_enumerate(space, self._config), first or rank)
 
@@ -148,27 +155,45 @@ class RankedStrategy:
         pool.sort()
         chosen: list[Candidate] = []
         taken: dict[int, int] = {}
-        explore = round(count * self._config.explore)
+        stuck = self._since_best >= self._config.stuck
+        explore = round(count * (self._config.explore_stuck if stuck else self._config.explore))
         most = max(1, int(np.ceil(count * self._config.per_sketch)))
+        crowd = _Crowd(self._done)
+        early = len(self._done) < self._config.spread
+        waiting: list[Candidate] = []
         for _, k, values in pool:
             if len(chosen) >= count - explore:
                 break
-            if taken.get(k, 0) < most:
-                chosen.append(Candidate(self._sketches[k], values))
-                taken[k] = taken.get(k, 0) + 1
+            if taken.get(k, 0) >= most:
+                continue
+            candidate = Candidate(self._sketches[k], values)
+            if early and crowd.holds(candidate):
+                waiting.append(candidate)
+                continue
+            crowd.add(candidate.key)
+            chosen.append(candidate)
+            taken[k] = taken.get(k, 0) + 1
+        chosen += waiting[: max(0, count - explore - len(chosen))]
         picked = {c.key for c in chosen}
-        left = [(k, v) for _, k, v in pool if (self._sketches[k].name, v) not in picked]
+        left = [Candidate(self._sketches[k], v) for _, k, v in pool if (self._sketches[k].name, v) not in picked]
         head = left[: max(count, len(left) // 4)]
+        near: list[Candidate] = []
         while head and len(chosen) < count:
-            k, values = head.pop(int(self._rng.integers(0, len(head))))
-            chosen.append(Candidate(self._sketches[k], values))
+            candidate = head.pop(int(self._rng.integers(0, len(head))))
+            if crowd.holds(candidate):
+                near.append(candidate)
+                continue
+            crowd.add(candidate.key)
+            chosen.append(candidate)
+        chosen += near[: count - len(chosen)]
         self._done |= {c.key for c in chosen}
         return chosen
 
     def tell(self, candidate: Candidate, time_ns: float) -> None:
         self._done.add(candidate.key)
+        self._since_best += 1
         if self._best is None or time_ns < self._best[0]:
-            self._best = (time_ns, candidate)
+            self._best, self._since_best = (time_ns, candidate), 0
             self._add_neighbours(candidate)
 
     def _add_neighbours(self, best: Candidate) -> None:
@@ -189,6 +214,27 @@ class RankedStrategy:
         ok = legal(sketch, near)
         have = self._pool.get(k, np.zeros((0, len(sketch.params)), dtype=np.int64))
         self._pool[k] = np.unique(np.concatenate([have, near[ok]]), axis=0)
+
+
+class _Crowd:
+    """Candidates, to ask whether another one resembles one of them: the same sketch, and at most a third of the parameters
+    differ."""
+
+    def __init__(self, keys: Iterable[tuple[str, tuple[int, ...]]]) -> None:
+        self._rows: dict[str, list[tuple[int, ...]]] = {}
+        for key in keys:
+            self.add(key)
+
+    def add(self, key: tuple[str, tuple[int, ...]]) -> None:
+        """Put one in."""
+        self._rows.setdefault(key[0], []).append(key[1])
+
+    def holds(self, candidate: Candidate) -> bool:
+        """Whether one of them resembles it."""
+        name, values = candidate.key
+        return any(
+            sum(a != b for a, b in zip(values, row, strict=True)) <= len(values) // 3 for row in self._rows.get(name, ())
+        )
 
 
 class RandomStrategy:

@@ -157,6 +157,15 @@ def test_a_slow_kernel_is_cut_off_and_a_fast_one_is_not(clock: Clock, kernels: K
     assert time_kernel(clock, subject, Policy(cutoff=None), best_ns=1.0).stop_reason != "cutoff"
 
 
+def test_what_is_beaten_needs_no_precise_time(clock: Clock, kernels: Kernels) -> None:
+    subject = kernels.subject(1 << 14)
+    precise = Policy(min_time_s=0, max_time_s=20, max_samples=10**6, target_noise=1e-12)
+    ns = time_kernel(clock, subject, Policy()).median.value
+    found = time_kernel(clock, subject, precise, best_ns=ns / 1.8)
+    assert found.stop_reason == "beaten"
+    assert len(found.samples_ns) < 10**5
+
+
 def test_rotating_walks_through_all_copies_even_in_single_calls(clock: Clock) -> None:
     workload = scaled(64)
     built = build(workload, Schedule(), TARGET)

@@ -11,6 +11,9 @@ from tilewright.tasks import Task
 PATIENCE = 4
 """Batches without improvement after which a task's expected gain is nearly nothing."""
 
+LEAST = 56
+"""Measurements of a task before it counts as flat: with fewer the model knows too little to say so."""
+
 
 def floor_ns(task: Task, target: Target) -> float:
     """The least time the workload could take: operations over the peak rate, bytes over a generous bandwidth (the caches')."""
@@ -73,7 +76,7 @@ class Progress:
 
 def choose(states: list[Progress]) -> Progress | None:
     """The task to measure next, or None when every task is exhausted or flat."""
-    open_states = [s for s in states if not s.exhausted and (s.stale < PATIENCE or s.trials < 16)]
+    open_states = [s for s in states if not s.exhausted and (s.stale < PATIENCE or s.trials < LEAST)]
     if not open_states:
         return None
     return max(open_states, key=lambda s: (s.expected_gain(), -s.trials))
