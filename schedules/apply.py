@@ -17,8 +17,8 @@ from tilewright.schedules.opening import open_loop, resolve
 from tilewright.schedules.packing import ROOT, Packing
 from tilewright.schedules.phases import Phase, PStage, phases
 from tilewright.schedules.placement import Placement
-from tilewright.schedules.producers import local_buffer, produce, reusable_buffer
-from tilewright.schedules.state import ZERO, Dyn, State, start
+from tilewright.schedules.producers import local_buffer, output_buffer, produce, reusable_buffer
+from tilewright.schedules.state import Dyn, State, start
 from tilewright.schedules.statements import Statements
 from tilewright.schedules.steps import Schedule, check
 
@@ -47,6 +47,10 @@ def apply(workload: Workload, schedule: Schedule) -> Program:
         builder = _Builder(part, schedule, constants)
         main = builder.build()
         body += [*builder.packing.before, main]
+        check(
+            not builder.placement.in_place or part.leader.name == workload.output,
+            f"inplace {sorted(builder.placement.in_place)}: expected a stage computed inside {workload.output}, the output",
+        )
         shared += builder.packing.shared
         packed += builder.packing.packed
         prepare += builder.packing.prepare
@@ -133,9 +137,6 @@ class _Builder:
     def _leaf(self, state: State) -> Store:
         """One element of the leader, which lives in memory, row-major."""
         leader = self.phase.leader
-        index, stride = ZERO, 1
-        for a, extent in reversed(leader.axes):
-            index = index + state.base[a].scale(stride)
-            stride *= extent
+        index = output_buffer(leader).index(state.base)
         value = self.statements.value(leader, leader.body, state)
         return self.statements.store(leader.name, index, value, stream=self.placement.leader.stream)

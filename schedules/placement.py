@@ -11,7 +11,7 @@ from __future__ import annotations
 from tilewright.graph.expr import Var, loads
 from tilewright.schedules.loops import StageLoops, sizes_of, stage_loops
 from tilewright.schedules.phases import Phase, PStage, product_factors
-from tilewright.schedules.steps import At, Schedule, check
+from tilewright.schedules.steps import At, InPlace, Schedule, check
 
 
 class Placement:
@@ -41,12 +41,38 @@ class Placement:
                 f"at {b[0]}: it must be computed no further out than {a[0]}, which comes before it",
             )
 
+        self.in_place = {s.stage for s in schedule.steps if isinstance(s, InPlace)} & {s.name for s in phase.stages}
+        """Producers whose result lies where the leader's output will be."""
+        for name in sorted(self.in_place):
+            self._check_in_place(phase.stage(name))
         for name, into in self.host.items():
             self._check_guest(phase.stage(name), phase.stage(into))
 
     def guests(self, host: str) -> list[PStage]:
         """The producers computed inside all loops of ``host``, in order."""
         return [self.phase.stage(n) for n, _, _ in self.phase.attached if self.host.get(n) == host]
+
+    def _check_in_place(self, stage: PStage) -> None:
+        """Refuse a producer whose place the leader would write before everybody has read it."""
+        leader = self.phase.leader
+        check(stage is not leader, f"inplace {stage.name}: expected a stage computed inside another")
+        check(stage.reducer is None, f"inplace {stage.name}: expected a stage without a reduction")
+        check(
+            (dict(stage.axes), stage.body.dtype) == (dict(leader.axes), leader.body.dtype),
+            f"inplace {stage.name}: expected the axes and the type of {leader.name}",
+        )
+        for reader in self.phase.stages:
+            reads = [e for e in loads(reader.body) if e.tensor == stage.name]
+            if reads and reader is leader:
+                check(
+                    all(isinstance(i, Var) for e in reads for i in e.index),
+                    f"inplace {stage.name}: expected {leader.name} to read just the element that it writes",
+                )
+            elif reads:
+                check(
+                    self.position[reader.name] == self.position[stage.name],
+                    f"inplace {stage.name}: expected {reader.name}, which reads it, at the same loop",
+                )
 
     def _check_guest(self, guest: PStage, host: PStage) -> None:
         """Refuse a guest that the loops of its host would not compute once at every point, just before it is read."""
@@ -67,7 +93,7 @@ class Placement:
                 not reads or (with_host and all(isinstance(i, Var) for e in reads for i in e.index)),
                 f"{text}: expected {reader.name} to read it in step, in the same loops",
             )
-        steps = [s for s in self.schedule.of(guest.name) if not isinstance(s, At)]
+        steps = [s for s in self.schedule.of(guest.name) if not isinstance(s, (At, InPlace))]
         check(not steps, f"{'; '.join(map(str, steps))}: {guest.name} has no loops of its own inside {host.name}")
         packed = [p for p in self.loops_of(host).packs if guest.name in _read_by_factor(host, p.factor)]
         check(not packed, f"{text}: {host.name} packs a factor that reads it")

@@ -17,7 +17,7 @@ from tilewright.schedules.opening import open_all, open_loop, resolve
 from tilewright.schedules.packing import ROOT, Packing
 from tilewright.schedules.phases import PStage
 from tilewright.schedules.placement import Placement
-from tilewright.schedules.state import MAX_REGISTER_ELEMENTS, Dyn, Local, State, cap
+from tilewright.schedules.state import MAX_REGISTER_ELEMENTS, ZERO, Dyn, Local, State, cap
 from tilewright.schedules.statements import Statements
 from tilewright.schedules.steps import check
 
@@ -38,8 +38,11 @@ def local_buffer(stage: PStage, placement: Placement, state: State) -> Local:
 
 
 def reusable_buffer(stage: PStage, placement: Placement, state: State) -> Local | None:
-    """The buffer in the thread's scratch of a producer that ``stage`` can overwrite element by element, because it is the last
-    to read it: half the cache for a chain of maps. None where there is none."""
+    """Where ``stage`` needs no buffer of its own: the place of the output, if its steps say so, or that of a producer in the
+    thread's scratch which it can overwrite element by element, because it is the last to read it (half the cache for a chain of
+    maps). None where there is none."""
+    if stage.name in placement.in_place:
+        return output_buffer(placement.phase.leader)
     if stage.reducer is not None:
         return None
     phase = placement.phase
@@ -58,6 +61,16 @@ def reusable_buffer(stage: PStage, placement: Placement, state: State) -> Local 
         ):
             return local
     return None
+
+
+def output_buffer(leader: PStage) -> Local:
+    """The output of a phase, which lies in memory, row-major."""
+    strides: dict[str, int] = {}
+    size = 1
+    for a, extent in reversed(leader.axes):
+        strides[a] = size
+        size *= extent
+    return Local(Buffer(leader.name, size, leader.body.dtype, "shared"), strides, dict.fromkeys(strides, ZERO))
 
 
 def _constant_addresses(stage: PStage, loops: StageLoops, placement: Placement) -> bool:

@@ -20,6 +20,7 @@ has one loop, ``i.0``. Factors need not divide: a remainder becomes a second bod
 ``spread S LOOP``      give each iteration of an unrolled reduction loop its own accumulator (rfactor)
 ``pack S N LOOP ...``  copy factor N of the product S sums into a buffer laid out in the given order of its loops, at the named
                        loop of S or of its leader (``root``: before all loops; of a constant: once, when the program is built)
+``inplace S``          keep the result of S where the output of the leader will be, instead of in a buffer of its own
 ``stream S``           store the output of S past the caches (non-temporal)
 =====================  ====================================================================================================
 """
@@ -132,6 +133,11 @@ class Stream(Step):
     """``y[i] = v``  ->  the same store with a non-temporal hint."""
 
 
+@dataclass(frozen=True, order=True, slots=True)
+class InPlace(Step):
+    """``e[i] = f(x[i]); y[i] = e[i] * c``  ->  ``y[i] = f(x[i]); y[i] = y[i] * c``."""
+
+
 KEYWORDS: dict[type[Step], str] = {
     Winograd: "winograd",
     Inline: "inline",
@@ -143,6 +149,7 @@ KEYWORDS: dict[type[Step], str] = {
     Unroll: "unroll",
     Spread: "spread",
     Pack: "pack",
+    InPlace: "inplace",
     Stream: "stream",
 }
 _BY_KEYWORD = {k: c for c, k in KEYWORDS.items()}

@@ -7,12 +7,13 @@ the reduced axis is the vector axis (several accumulators), or, where another ax
 from __future__ import annotations
 
 from tilewright.graph.affine import affine
-from tilewright.graph.expr import loads
+from tilewright.graph.expr import Var, loads
 from tilewright.graph.workload import Workload
 from tilewright.schedules.phases import Phase, PStage, phases
 from tilewright.schedules.steps import (
     At,
     Inline,
+    InPlace,
     Order,
     Parallel,
     Schedule,
@@ -71,6 +72,17 @@ def _shared(phase: Phase) -> list[str]:
     return [a for a, _ in phase.leader.axes if all(a in dict(s.axes) for s in phase.stages)]
 
 
+def _in_place(workload: Workload, phase: Phase) -> list[Step]:
+    """Store a row where the output will be, if there is one that fits: less to keep in the first cache."""
+    leader = phase.leader
+    for s in phase.stages[:-1]:
+        reads = [e for e in loads(leader.body) if e.tensor == s.name]
+        fits = (dict(s.axes), s.body.dtype) == (dict(leader.axes), leader.body.dtype) and s.reducer is None
+        if fits and leader.name == workload.output and all(isinstance(i, Var) for e in reads for i in e.index):
+            return [InPlace(s.name)]
+    return []
+
+
 def _by_columns(
     workload: Workload, target: Target, phase: Phase, base: list[Step], extra: list[Step | Open], label: str
 ) -> list[Sketch]:
@@ -78,6 +90,8 @@ def _by_columns(
     leader = phase.leader
     rows = _shared(phase)
     columns = [a for a, _ in leader.axes if a not in rows]
+    if rows and not columns:
+        return _to_scalars(workload, target, phase, base, extra, label)
     if not rows or not columns or leader.axes[-1][0] != columns[-1]:
         return []
     lanes = target.lanes(leader.body.dtype)
@@ -101,8 +115,43 @@ def _by_columns(
     for s in phase.stages[:-1]:
         template.append(At(s.name, leader.name, at))
         template += _producer_steps(s, rows, lanes)
+    template += _in_place(workload, phase)
     name = f"rows[v=column,keep={label}]"
     preferred = {"v": widths[min(1, len(widths) - 1)], "s": params[1].values[min(2, len(params[1].values) - 1)]}
+    return [Sketch(name, workload, target, tuple(template), tuple(params), (), leader.name, preferred)]
+
+
+def _to_scalars(
+    workload: Workload, target: Target, phase: Phase, base: list[Step], extra: list[Step | Open], label: str
+) -> list[Sketch]:
+    """Several reductions of a row to one number (the logarithm of a sum of exponentials): vector along the reduced axis."""
+    leader = phase.leader
+    rows = [a for a, _ in leader.axes]
+    ends = [s.reduce[-1] for s in phase.stages if s.reduce]
+    lanes = target.lanes(leader.body.dtype)
+    contiguous = any(
+        (a := affine(load.index[0])) is not None and any(a.coefficient(v) == 1 for v, _ in ends)
+        for s in phase.stages
+        for load in loads(s.body)
+        if load.tensor not in phase.local
+    )
+    if len(ends) < 2 or not contiguous or min(e for _, e in ends) < lanes:
+        return []
+    extent = min(e for _, e in ends)
+    params = [
+        Param(
+            "v",
+            tuple(w for w in (lanes, 2 * lanes, 4 * lanes) if w <= extent),
+            "width of the vector loop of a stored row",
+        ),
+        Param("s", tuple(s for s in (1, 2, 4, 8) if s * lanes <= extent), "independent accumulators"),
+    ]
+    template: list[Step | Open] = [*base, *extra]
+    template += [Parallel(leader.name, len(rows))] if worth_threads(workload, target) else []
+    for s in phase.stages[:-1]:
+        template += [At(s.name, leader.name, f"{rows[-1]}.0"), *_producer_steps(s, rows, lanes)]
+    preferred = {"v": params[0].values[-1], "s": params[1].values[min(2, len(params[1].values) - 1)]}
+    name = f"rows[v=reduced,keep={label}]"
     return [Sketch(name, workload, target, tuple(template), tuple(params), (), leader.name, preferred)]
 
 

@@ -15,6 +15,7 @@ from tilewright.schedules.phases import ACC, Phase, PStage, phases, product_fact
 from tilewright.schedules.steps import (
     At,
     Inline,
+    InPlace,
     Order,
     Pack,
     Parallel,
@@ -195,6 +196,8 @@ class _Composer:
             else:
                 outside = order[: order.index(loop) + 1]
             steps += self.producer(stage, leader, outside)
+            if stage.reducer is None and dict(stage.axes) == dict(leader.axes) and self.chance(0.4):
+                steps.append(InPlace(stage.name))
         return steps
 
     def compose(self) -> Schedule:

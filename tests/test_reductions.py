@@ -47,6 +47,78 @@ def test_a_producer_inside_all_loops_of_a_reduction(text: str) -> None:
     assert str(program).count("exp(") <= 3, "it is computed once: in full tiles, a short one, and the rest"
 
 
+PLACES = {
+    "rows": "at t0 t2 i0.0\nat t1 t2 i0.0\nsplit t0 i1 8\nvectorize t0 i1.1\nsplit t2 i1 8\nvectorize t2 i1.1\nparallel t2 1",
+    "everything": "at t0 t2 root\nat t1 t2 root",
+    "as a guest": GUEST + "split t1 i1 8\nvectorize t1 i1.1",
+}
+
+
+@pytest.mark.parametrize("text", PLACES.values(), ids=PLACES)
+def test_rows_stored_where_the_output_will_be(text: str) -> None:
+    program = check(exponentials(), text + "\ninplace t0", threads=2)
+    assert "t0.buf" not in str(program)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("at t0 t2 i0.0\nat t1 t2 i0.0\ninplace t1", "expected a stage without a reduction"),
+        ("at t0 t2 root\nat t1 t2 i0.0\ninplace t0", "expected t1, which reads it, at the same loop"),
+        ("at t0 t2 root\nat t1 t2 root\ninplace t2", "expected a stage computed inside another"),
+    ],
+)
+def test_a_place_that_is_needed_twice_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        check(exponentials(), text)
+
+
+def test_another_element_of_the_output_is_no_place() -> None:
+    def make(g: Graph) -> Tensor:
+        x = g.input("x", (35,))
+        a = g.compute((35,), lambda i: x[i] * 2)
+        return g.compute((35,), lambda i: a[i] + a[(-i) + 34])
+
+    with pytest.raises(ScheduleError, match="read just the element that it writes"):
+        check(case(make, {"x": values(RNG, (35,))}), "at t0 t1 root\ninplace t0")
+
+
+@pytest.mark.parametrize("special", [0.0, np.inf, -np.inf, np.nan, 3e38])
+def test_exponentials_below_a_maximum(special: float) -> None:
+    """The cheaper exponential gives what the other gives, for every kind of row."""
+    rows = values(RNG, (3, 21)) * np.float32(30)
+    rows[1, 4] = special
+    rows[2] = -np.inf if special == -np.inf else rows[2]
+
+    def make(g: Graph) -> Tensor:
+        x = g.input("x", (3, 21))
+        m = g.compute((3,), lambda i, k: x[i, k], reduce=(21,), reducer="max")
+        e = g.compute((3, 21), lambda i, j: unary("exp", x[i, j] - m[i]))
+        s = g.compute((3,), lambda i, k: e[i, k], reduce=(21,), reducer="sum")
+        return g.compute((3, 21), lambda i, j: e[i, j] / s[i])
+
+    c = case(make, {"x": rows})
+    for s in space(c.workload, host()).sketches:
+        check(c, s.schedule(dict(s.preferred)))
+    low = check(c, "at t0 t3 i0.0\nat t1 t3 i0.0\nat t2 t3 i0.0\ninplace t1")
+    assert "exp_falling" in str(low)
+
+
+def test_two_reductions_to_one_number() -> None:
+    """The logarithm of a sum of exponentials is one kernel without a row in memory."""
+
+    def make(g: Graph) -> Tensor:
+        x = g.input("x", (5, 43))
+        m = g.compute((5,), lambda i, k: x[i, k], reduce=(43,), reducer="max")
+        s = g.compute((5,), lambda i, k: unary("exp", x[i, k] - m[i]), reduce=(43,), reducer="sum")
+        return g.compute((5,), lambda i: unary("log", s[i]) + m[i])
+
+    c = case(make, {"x": values(RNG, (5, 43))})
+    s = sketch(c, "rows[v=reduced", threads=2)
+    for row in some(s):
+        assert "exp_falling" in str(check(c, s.schedule(row), threads=2))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

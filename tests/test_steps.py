@@ -17,6 +17,7 @@ from tilewright.schedules.kernel import build
 from tilewright.schedules.steps import (
     At,
     Inline,
+    InPlace,
     Order,
     Pack,
     Parallel,
@@ -47,6 +48,7 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
     st.builds(Spread, NAMES, LOOPS),
     st.builds(Pack, NAMES, COUNTS, st.one_of(LOOPS, st.just("root")), MANY),
     st.builds(Stream, NAMES),
+    st.builds(InPlace, NAMES),
 )
 
 
