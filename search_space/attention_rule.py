@@ -106,7 +106,7 @@ def _sketches(workload: Workload, target: Target, phase: Phase, base: list[Step]
         return []
     params = _params(extents, lanes, i, j, d, scores.reduce[-1][0])
     others = [f"{a}.0" for a, _ in leader.axes if a not in (i, d)]
-    preferred = {"t": 6, "b": 2, "v": 2 * lanes, "w": 2 * lanes, "u": 2, "k": 2}
+    preferred = {"t": 6, "b": 2, "v": 2 * lanes, "w": 2 * lanes, "u": 2, "k": 2, "e": 4 * lanes}
     chosen = {p.name: min(p.values, key=lambda x, goal=preferred[p.name]: abs(x - goal)) for p in params}  # type: ignore[misc]
     constraints = _constraints(target, extents[i], extents[j], lanes)
     template: list[Step | Open] = [*base, Open(leader.name, i, ("t*b", "t")), Open(leader.name, d, ("v",))]
