@@ -153,11 +153,6 @@ def _params(extents: Mapping[str, int], lanes: int, i: str, j: str, d: str, last
         Param("w", widths(j, 1, 2), "width of the vectors of the scores"),
         Param("u", (1, 2, 4), "unrolling of the columns of the second product"),
         Param("k", tuple(k for k in (1, 2, 4, 8) if k <= extents[last]), "unrolling of the first product"),
-        Param(
-            "e",
-            widths(j, 1, 2, 4),
-            "width of the vectors of what is between: vectors in flight hide the latency of exp",
-        ),
     ]
 
 
@@ -193,13 +188,14 @@ def _scores_steps(s: PStage, i: str, j: str) -> list[Step | Open]:
 
 
 def _row_steps(s: PStage, i: str, j: str, lanes: int, columns: int) -> list[Step | Open]:
-    """Row reductions with separate accumulators, and maps along the row; one row at a time."""
+    """Row reductions with separate accumulators, and maps along the row; one row at a time. Four vectors in flight hide the
+    latency of a function."""
     steps: list[Step | Open] = [Open(s.name, i, ("t*b", 1))]
+    vectors = next(x for x in (4, 2, 1) if x * lanes <= columns)
     if s.reducer is not None and [a for a, _ in s.reduce] == [j]:
-        spread = next(x for x in (4, 2, 1) if x * lanes <= columns)
         return [
             *steps,
-            Open(s.name, j, (spread * lanes, lanes)),
+            Open(s.name, j, (vectors * lanes, lanes)),
             Order(s.name, (f"{i}.1", f"{i}.2", f"{j}.0", f"{j}.1", f"{j}.2")),
             Unroll(s.name, f"{j}.1"),
             Spread(s.name, f"{j}.1"),
@@ -208,7 +204,7 @@ def _row_steps(s: PStage, i: str, j: str, lanes: int, columns: int) -> list[Step
     if s.reducer is None and j in s.extents:
         return [
             *steps,
-            Open(s.name, j, ("e",)),
+            Open(s.name, j, (vectors * lanes,)),
             Order(s.name, (f"{i}.1", f"{i}.2", f"{j}.0", f"{j}.1")),
             Vectorize(s.name, f"{j}.1"),
         ]
