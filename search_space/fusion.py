@@ -3,6 +3,7 @@ element-wise after it that keeps in step; reductions over shared rows (softmax, 
 are injective chains.
 
 A group hands on exactly one tensor: it may grow over a diamond, and is cut where an intermediate is needed elsewhere.
+Stages that only move data that can be put in its place by whoever writes it (``graph/storage.py``) are in no group.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from tilewright.graph.expr import Const, Var, loads
 from tilewright.graph.graph import Graph
 from tilewright.graph.stage import Stage
+from tilewright.graph.storage import storage
 from tilewright.graph.workload import Workload, canonical
 from tilewright.schedules.target import Target
 from tilewright.search_space.attention_rule import attention_sketches
@@ -48,7 +50,8 @@ class _Fuser:
     def __init__(self, graph: Graph, target: Target) -> None:
         self.graph = graph
         self.target = target
-        self.stages = [n for n in graph.nodes if isinstance(n, Stage)]
+        self.storage = storage(graph)
+        self.stages = [n for n in graph.nodes if isinstance(n, Stage) and n.output not in self.storage.absent]
         self.position = {n.output: k for k, n in enumerate(graph.nodes)}
         self.producer = {s.output: s for s in self.stages}
         self.readers: dict[str, list[str]] = {t: [] for t in graph.types}
@@ -64,7 +67,7 @@ class _Fuser:
                 groups.append(self._reduction(s))
         for s in self.stages:
             if s.output not in self.taken:
-                groups.append(self._take(self._grow([s], rows=False)))
+                groups.append(self._take(self._with_feeders(self._grow([s], rows=False))))
         return self._ordered([self._group(g) for g in groups])
 
     def _take(self, group: list[Stage]) -> list[Stage]:
@@ -74,8 +77,9 @@ class _Fuser:
     def _reduction(self, s: Stage) -> list[Stage]:
         if is_contraction(s) and (whole := self._attention(s)):
             return self._take(whole)
-        group = [*self._prologue(s), s]
-        return self._take(self._grow(group, rows=not is_contraction(s)))
+        rows = not is_contraction(s)
+        group = self._grow([*self._prologue(s), s], rows)
+        return self._take(group if rows else self._with_feeders(group))
 
     def _attention(self, first: Stage) -> list[Stage]:
         """A contraction, the reductions of its rows, and the contraction that reads them; empty if there is no such group."""
@@ -129,6 +133,25 @@ class _Fuser:
             elif is_move(p) or (is_cheap(p) and not is_contraction(s)):
                 out += [*self._prologue(p), p]
         return out
+
+    def _with_feeders(self, group: list[Stage]) -> list[Stage]:
+        """The group and the maps that only its maps read, where computing them there repeats no work that counts: another
+        branch that meets this one, however it is read (an enlarged image, a transposed tensor)."""
+        members = {s.output: s for s in group}
+        waiting = [s for s in group if s.reducer is None]
+        before = {t for s in group if s.reducer is not None for t in s.sources}
+        while waiting and len(members) < MAX_STAGES:
+            s = waiting.pop()
+            for source in s.sources:
+                p = self.producer.get(source)
+                if p is None or p.reducer is not None or source in members or source in self.taken or source in before:
+                    continue
+                if s.output in before or self._escapes(source, set(members)):
+                    continue
+                if is_cheap(p):
+                    members[source] = p
+                    waiting.append(p)
+        return sorted(members.values(), key=lambda s: self.position[s.output])
 
     def _grow(self, group: list[Stage], rows: bool) -> list[Stage]:
         """Add readers in order; remember the largest set that hands on one tensor and fits a rule."""
@@ -193,20 +216,13 @@ class _Fuser:
         return Group(tuple(stages), output, workload, names)
 
     def _ordered(self, groups: list[Group]) -> list[Group]:
-        """Sort so that every group runs after the groups (and views of them) it reads."""
+        """Sort so that every group runs after the groups that write what it reads."""
         done = {*self.graph.inputs, *self.graph.constants}
-        views = {n.output: n.sources[0] for n in self.graph.nodes if not isinstance(n, Stage)}
-
-        def base(t: str) -> str:
-            while t in views:
-                t = views[t]
-            return t
-
         waiting = sorted(groups, key=lambda g: self.position[g.output])
         out: list[Group] = []
         while waiting:
             for k, g in enumerate(waiting):
-                needed = {base(g.names[n]) for n, _, _ in g.workload.inputs}
+                needed = {t for n, _, _ in g.workload.inputs for t in self.storage.writers(g.names[n])}
                 if needed <= done:
                     out.append(waiting.pop(k))
                     done.add(g.output)

@@ -411,3 +411,104 @@ def random_case(seed: int) -> Case:
         return t
 
     return case(make, data, exact)
+
+
+# ---------------------------------------------------------------- whole networks
+
+
+def random_network(seed: int) -> Graph:
+    """A small network of several kernels over channels of an image: what fusion and memory planning meet. Tensors are split,
+    joined, reshaped, padded, enlarged and added, between products over the channels and pools."""
+    rng = np.random.default_rng(seed)
+    g = Graph()
+    m = Maker(rng, g, exact=False)
+    batch, side = int(m.pick(1, 1, 1, 2)), int(m.pick(4, 4, 3))
+    live = [g.input(f"x{k}", (batch, int(m.pick(4, 8)), side, side)) for k in range(2)]
+
+    def product(t: Tensor) -> Tensor:
+        co, ci = int(m.pick(4, 8, 16)), t.shape[1]
+        w = g.constant(rng.standard_normal((co, ci)).astype(np.float32) / np.float32(ci))
+        y = g.compute((t.shape[0], co, *t.shape[2:]), lambda n, o, i, j, c: t[n, c, i, j] * w[o, c], (ci,), "sum")
+        return squashed(y) if m.chance(0.7) else y
+
+    def squashed(t: Tensor) -> Tensor:
+        b = g.constant(rng.standard_normal((t.shape[1], 1, 1)).astype(np.float32))
+        return g.compute(t.shape, lambda n, c, i, j: unary("tanh", t[n, c, i, j] + b[c, 0, 0]))
+
+    def parts(t: Tensor) -> list[Tensor]:
+        axis = int(m.pick(1, 1, 1, 2))
+        cut = int(rng.integers(1, t.shape[axis])) if t.shape[axis] > 1 else 0
+        if not cut:
+            return []
+        spans = ((0, cut), (cut, t.shape[axis] - cut))
+
+        def piece(start: int, count: int) -> Tensor:
+            shape = [count if k == axis else e for k, e in enumerate(t.shape)]
+            return g.compute(shape, lambda *i: t.at([e + start if k == axis else e for k, e in enumerate(i)]))
+
+        return [piece(*span) for span in spans]
+
+    def joined(chosen: list[Tensor]) -> Tensor:
+        total = sum(t.shape[1] for t in chosen)
+
+        def body(n: Expr, c: Expr, i: Expr, j: Expr) -> Expr:
+            stop = total
+            value: Expr | None = None
+            for t in reversed(chosen):
+                start = stop - t.shape[1]
+                part = t[n, c - start, i, j]
+                value = part if value is None else select(c.lt(stop), part, value)
+                stop = start
+            assert value is not None
+            return value
+
+        return g.compute((batch, total, *chosen[0].shape[2:]), body)
+
+    def reshaped(t: Tensor) -> Tensor:
+        n, c, h, w = t.shape
+        v = g.view(t, m.pick((n, c * h * w), (n * c, h, w), (n, c, h * w), (n * c * h, w)))
+        bias = g.constant(rng.standard_normal(v.shape[-1:]).astype(np.float32))
+        y = g.compute(v.shape, lambda *i: v.at(i) * 0.5 + bias[i[-1]])
+        return g.view(y, t.shape)
+
+    def pooled(t: Tensor) -> Tensor:
+        n, c, h, w = t.shape
+        s = g.compute((n, c, 1, 1), lambda a, b, i, j, u, v: t[a, b, u, v], (h, w), "sum")
+        return g.compute(t.shape, lambda a, b, i, j: t[a, b, i, j] * unary("sigmoid", s[a, b, 0, 0]))
+
+    def enlarged(t: Tensor) -> Tensor:
+        n, c, h, w = t.shape
+        big = g.compute((n, c, 2 * h, 2 * w), lambda a, b, i, j: t[a, b, i // 2, j // 2])
+        return g.compute((n, c, h, w), lambda a, b, i, j: big[a, b, i * 2 + 1, j * 2] + t[a, b, i, j])
+
+    def padded(t: Tensor) -> Tensor:
+        n, c, h, w = t.shape
+
+        def border(a: Expr, b: Expr, i: Expr, j: Expr) -> Expr:
+            return select(all_of([i.ge(1), i.lt(h + 1)]), t[a, b, i - 1, j], 0)
+
+        edge = g.compute((n, c, h + 2, w), border)
+        return g.compute((n, c, h, w), lambda a, b, i, j, u: edge[a, b, i + u, j], (3,), "max")
+
+    for _ in range(int(rng.integers(3, 8))):
+        t = live[int(rng.integers(len(live)))]
+        kind = m.pick("product", "product", "parts", "join", "join", "reshape", "add", "pool", "enlarge", "pad")
+        if kind == "parts":
+            live += parts(t)
+        elif kind == "join":
+            same = [u for u in live if u.shape[2:] == t.shape[2:]]
+            order = [int(k) for k in rng.permutation(len(same))][: int(m.pick(2, 3, 4))]
+            live.append(joined([same[k] for k in order]))
+        elif kind == "add":
+            same = [u for u in live if u.shape == t.shape]
+            u = same[int(rng.integers(len(same)))]
+            live.append(g.compute(t.shape, lambda *i, a=t, b=u: maximum(a.at(i) + b.at(i), 0)))
+        else:
+            maker = {"product": product, "reshape": reshaped, "pool": pooled, "enlarge": enlarged, "pad": padded}[kind]
+            live.append(maker(t))
+    made = [t for t in live if t.name not in g.inputs] or [squashed(live[0])]
+    for k in rng.permutation(len(made))[: int(m.pick(1, 1, 2, 3))]:
+        g.output(made[int(k)])
+    if made[-1].name not in g.outputs:
+        g.output(made[-1])
+    return g

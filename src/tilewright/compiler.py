@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tilewright.arena import Block, plan
 from tilewright.graph.graph import Graph
-from tilewright.graph.stage import View
+from tilewright.graph.storage import storage
 from tilewright.graph.workload import Workload
 from tilewright.runtime import MODEL, PREPARE, Array, Compiled, Executable, KernelInfo, Port, Slot
 from tilewright.schedules import jit
@@ -118,16 +118,14 @@ class _Linker:
         self.groups = groups
         self.kernels = kernels
         self.chosen = chosen
-        self.views = {n.output: n.source for n in graph.nodes if isinstance(n, View)}
+        self.storage = storage(graph)
         self.constants: list[Array] = []
         self.constant_index: dict[str, int] = {}
         self.packed_bytes = 0
 
     def base(self, tensor: str) -> str:
-        """The tensor whose storage ``tensor`` shares."""
-        while tensor in self.views:
-            tensor = self.views[tensor]
-        return tensor
+        """The tensor in whose storage ``tensor`` lies."""
+        return self.storage.of(tensor).root
 
     def link(self) -> Compiled:
         copies = self._output_copies()
@@ -192,10 +190,12 @@ class _Linker:
         for step, g in enumerate(self.groups):
             for n, _, _ in g.workload.inputs:
                 last[self.base(g.names[n])] = step
-        blocks: list[Block] = []
+        first: dict[str, int] = {}
         for step, g in enumerate(self.groups):
-            if g.output not in outputs:
-                blocks.append(Block(g.output, self.graph.types[g.output].nbytes, step, last.get(g.output, step)))
+            first.setdefault(self.base(g.output), step)
+            last[self.base(g.output)] = max(step, last.get(self.base(g.output), step))
+        blocks = [Block(t, self.graph.types[t].nbytes, step, last[t]) for t, step in first.items() if t not in outputs]
+        for step, g in enumerate(self.groups):
             built = self.kernels[g.workload.hash]
             sizes = dict(zip(built.layout.names, built.layout.nbytes, strict=True))
             for b in built.program.shared:
@@ -213,20 +213,22 @@ class _Linker:
             elif n in shared:
                 out.append(Slot("arena", offsets[f"{step}/{n}"]))
             else:
-                out.append(self._tensor(self.base(g.names[n]), offsets, direct))
+                out.append(self._tensor(g.names[n], offsets, direct))
         return [*out, Slot("thread", 0)]
 
-    def _tensor(self, t: str, offsets: dict[str, int], direct: dict[str, int]) -> Slot:
+    def _tensor(self, tensor: str, offsets: dict[str, int], direct: dict[str, int]) -> Slot:
+        place = self.storage.of(tensor)
+        t = place.root
         if t in self.graph.constants:
             if t not in self.constant_index:
                 self.constant_index[t] = len(self.constants)
                 self.constants.append(self.graph.constants[t])
-            return Slot("constant", self.constant_index[t])
+            return Slot("constant", self.constant_index[t], place.offset)
         if t in self.graph.inputs:
-            return Slot("input", self.graph.inputs.index(t))
+            return Slot("input", self.graph.inputs.index(t), place.offset)
         if t in direct:
-            return Slot("output", direct[t])
-        return Slot("arena", offsets[t])
+            return Slot("output", direct[t], place.offset)
+        return Slot("arena", offsets[t] + place.offset)
 
     def _copy_calls(self, copies: list[int], offsets: dict[str, int], slots: list[Slot], calls: list[str]) -> str:
         """Outputs that are copies: ``memcpy`` at the end."""
@@ -234,7 +236,7 @@ class _Linker:
         for k in copies:
             t = self.graph.outputs[k]
             at = len(slots)
-            slots += [self._tensor(self.base(t), offsets, direct), Slot("output", k)]
+            slots += [self._tensor(t, offsets, direct), Slot("output", k)]
             for m in (0, 1):
                 calls.append(f"  %c{k}_{m} = getelementptr inbounds ptr, ptr %table, i64 {at + m}")
                 calls.append(f"  %d{k}_{m} = load ptr, ptr %c{k}_{m}")

@@ -28,7 +28,7 @@ from tilewright.schedules.kernel import PAGE, aligned, output_array
 from tilewright.schedules.target import Target
 
 Array = NDArray[Any]
-FORMAT = 1
+FORMAT = 2
 MODEL = "tw_model"
 PREPARE = "tw_prepare"
 
@@ -48,11 +48,12 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What one entry of the address table points to: ``kind`` is ``input``, ``output`` or ``constant`` (``ref`` is its index), or
-    ``arena``, ``packed`` or ``thread`` (``ref`` is a byte offset)."""
+    """What one entry of the address table points to: ``kind`` is ``input``, ``output`` or ``constant`` (``ref`` is its index, and
+    the address is ``offset`` bytes into it), or ``arena``, ``packed`` or ``thread`` (``ref`` is a byte offset)."""
 
     kind: str
     ref: int
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +108,10 @@ class Executable:
         self._packed = aligned(compiled.packed_bytes + 64)
         self._thread = aligned(compiled.thread_bytes * compiled.target.threads + 64)
         self._constants = [_at_aligned(c) for c in compiled.constants]
-        self._entries: dict[tuple[str, int], list[int]] = {}
+        self._entries: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for k, slot in enumerate(compiled.slots):
             if slot.kind == "constant":
-                self._table[k] = self._constants[slot.ref].ctypes.data
+                self._table[k] = self._constants[slot.ref].ctypes.data + slot.offset
             elif slot.kind == "arena":
                 self._table[k] = self._arena.ctypes.data + slot.ref
             elif slot.kind == "packed":
@@ -118,7 +119,7 @@ class Executable:
             elif slot.kind == "thread":
                 self._table[k] = self._thread.ctypes.data
             else:
-                self._entries.setdefault((slot.kind, slot.ref), []).append(k)
+                self._entries.setdefault((slot.kind, slot.ref), []).append((k, slot.offset))
         self._address = ctypes.addressof(self._table)
         self._bound: dict[tuple[str, int], Array] = {}
         self._code.function(PREPARE)(self._address)
@@ -180,8 +181,8 @@ class Executable:
                         f"output {port.name!r}: expected memory at a 64-byte boundary; use Executable.allocate()"
                     )
                 self._bound[kind, k] = a
-                for entry in self._entries.get((kind, k), []):
-                    self._table[entry] = a.ctypes.data
+                for entry, offset in self._entries.get((kind, k), []):
+                    self._table[entry] = a.ctypes.data + offset
 
     def invoke(self) -> None:
         """One call of the machine code on what is bound."""
@@ -254,7 +255,7 @@ def save(compiled: Compiled, path: str | os.PathLike[str]) -> None:
         "target": json.loads(compiled.target.to_json()),
         "inputs": [asdict(p) for p in compiled.inputs],
         "outputs": [asdict(p) for p in compiled.outputs],
-        "slots": [[s.kind, s.ref] for s in compiled.slots],
+        "slots": [[s.kind, s.ref, s.offset] for s in compiled.slots],
         "kernels": [asdict(k) for k in compiled.kernels],
         "arena_bytes": compiled.arena_bytes,
         "packed_bytes": compiled.packed_bytes,
@@ -301,7 +302,7 @@ def load(path: str | os.PathLike[str]) -> Executable:
             Target.from_json(json.dumps(meta["target"])),
             tuple(Port(p["name"], tuple(p["shape"]), p["dtype"]) for p in meta["inputs"]),
             tuple(Port(p["name"], tuple(p["shape"]), p["dtype"]) for p in meta["outputs"]),
-            tuple(Slot(k, r) for k, r in meta["slots"]),
+            tuple(Slot(*slot) for slot in meta["slots"]),
             tuple(KernelInfo(**k) for k in meta["kernels"]),
             meta["arena_bytes"],
             meta["packed_bytes"],
