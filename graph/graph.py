@@ -41,6 +41,8 @@ class Graph:
     output_names: list[str] = field(default_factory=list)
     origin: str = ""
     """Label given to stages made from now on (an importer sets it to the node it is importing)."""
+    clean: bool = field(default=False, compare=False)
+    """Whether the passes have run and nothing was added since."""
 
     def fresh(self, hint: str = "t") -> str:
         """A tensor name that is not taken yet."""
@@ -64,6 +66,7 @@ class Graph:
             raise GraphError(f"input {name!r}: the name is taken")
         self.types[name] = TensorType(tuple(int(d) for d in shape), dtype)
         self.inputs.append(name)
+        self.clean = False
         return Tensor(self, name)
 
     def constant(self, array: object, name: str = "const", dtype: str | None = None) -> Tensor:
@@ -91,6 +94,7 @@ class Graph:
             )
         self.types[node.output] = node.type
         self.nodes.append(node)
+        self.clean = False
         return Tensor(self, node.output)
 
     def compute(
@@ -121,6 +125,7 @@ class Graph:
     def output(self, t: Tensor, name: str | None = None) -> None:
         """Declare ``t`` an output, seen by callers as ``name``."""
         self.outputs.append(t.name)
+        self.clean = False
         self.output_names.append(name or t.name)
 
     def consumers(self) -> dict[str, list[Node]]:

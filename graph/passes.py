@@ -361,7 +361,13 @@ def optimise(graph: Graph) -> Graph:
     clean = (simplify, fold_constants, common_subexpressions, absorb_unit_views)
     for step in (eliminate_dead, fold_constants, *clean, fold_scaling, *clean, sink_views, *clean):
         graph = step(graph)
+    graph.clean = True
     return graph
+
+
+def prepared(graph: Graph) -> Graph:
+    """A graph as it is tuned and compiled: after the passes, which run here for a graph that was built by hand."""
+    return graph if graph.clean else optimise(graph)
 
 
 def count(graph: Graph) -> dict[str, int]:

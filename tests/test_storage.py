@@ -12,6 +12,7 @@ from tilewright.compiler import Choice, compile_graph
 from tilewright.graph import ops, optimise
 from tilewright.graph.evaluate import evaluate
 from tilewright.graph.graph import Graph, Tensor
+from tilewright.graph.passes import prepared
 from tilewright.graph.stage import Stage, View
 from tilewright.graph.storage import Place, storage
 from tilewright.graph.workload import Workload
@@ -19,6 +20,7 @@ from tilewright.runtime import load
 from tilewright.schedules.target import Target
 from tilewright.search_space.fusion import fuse
 from tilewright.search_space.space import fallback
+from tilewright.tasks import extract
 
 TARGET = Target.host(threads=2)
 
@@ -29,7 +31,8 @@ def plainly(w: Workload) -> Choice:
 
 
 def agrees(g: Graph, path: Any = None) -> int:
-    """Compile and compare with the oracle, three calls on different inputs; the number of kernels."""
+    """Compile without further passes and compare with the oracle, three calls on different inputs; the number of kernels."""
+    g.clean = True
     model = compile_graph(g, TARGET, plainly)
     if path is not None:
         model.save(path)
@@ -167,6 +170,22 @@ def test_another_branch_joins_the_map() -> None:
     g.output(ops.add(ops.add(ops.mul(s, scale), s), big))
     assert len(fuse(g, TARGET)) == 1
     agrees(g)
+
+
+def test_passes_run_on_graphs_built_by_hand() -> None:
+    """Tuning and compiling see the same graph, optimised; adding to a graph makes the passes run again."""
+    g = Graph()
+    x = g.input("x", (2, 8))
+    w = g.constant(np.ones((8, 3), np.float32))
+    g.output(ops.mul(ops.matmul(x, w), g.constant(np.full(3, 2, np.float32))))
+    (task,) = extract(g, TARGET)
+    model = compile_graph(g, TARGET, plainly)
+    assert [k.workload for k in model.compiled.kernels] == [task.workload.hash]
+    assert len(task.workload.stages) == 1
+    clean = optimise(g)
+    assert prepared(clean) is clean
+    clean.output(ops.neg(clean.tensor(clean.outputs[0])))
+    assert prepared(clean) is not clean
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tilewright.arena import Block, plan
 from tilewright.graph.graph import Graph
+from tilewright.graph.passes import prepared
 from tilewright.graph.storage import storage
 from tilewright.graph.workload import Workload
 from tilewright.runtime import MODEL, PREPARE, Array, Compiled, Executable, KernelInfo, Port, Slot
@@ -57,6 +58,7 @@ def compile_model(
     """As :func:`compile_graph`, for any CPU target of this architecture: what a model file holds."""
     if on_miss not in ("fallback", "warn", "error"):
         raise ValueError(f"on_miss: expected fallback, warn or error; got {on_miss!r}")
+    graph = prepared(graph)
     groups = fuse(graph, target)
     chosen = _choose(groups, target, lookup, on_miss, algorithms)
     kernels: dict[str, Built] = {}

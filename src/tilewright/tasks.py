@@ -8,6 +8,7 @@ import numpy as np
 
 from tilewright.cost_model.prior import prior_ns
 from tilewright.graph.graph import Graph
+from tilewright.graph.passes import prepared
 from tilewright.graph.workload import Workload
 from tilewright.schedules.apply import apply
 from tilewright.schedules.steps import ScheduleError
@@ -31,7 +32,7 @@ def extract(graph: Graph, target: Target) -> list[Task]:
     """The tasks of a model, in order of first use."""
     counts: dict[str, int] = {}
     first: dict[str, tuple[Workload, str]] = {}
-    for g in fuse(graph, target):
+    for g in fuse(prepared(graph), target):
         counts[g.workload.hash] = counts.get(g.workload.hash, 0) + 1
         first.setdefault(g.workload.hash, (g.workload, g.origin))
     return [Task(w, counts[h], origin) for h, (w, origin) in first.items()]
