@@ -203,7 +203,7 @@ def _stages(stage: Stage, form: Form, tile: int, channels: bool) -> list[Stage]:
     weights = form.weights
     for n, w in enumerate(windows):
         terms = [substitute(weights, {w.reduce: const(k, "int64")}) for k in range(WINDOW)]
-        weights = _combined(var(f"p{n}"), t.weights, terms)
+        weights = _weighted(var(f"p{n}"), t.weights, terms)
     product_stage = Stage(
         stage.output + POINTS,
         (*points, *written),
@@ -233,6 +233,18 @@ def _combined(which: Expr, matrix: Matrix, terms: Sequence[Expr]) -> Expr:
     out = rows[-1]
     for k in range(len(rows) - 2, -1, -1):
         out = select(which.eq(k), rows[k], out)
+    return out
+
+
+def _weighted(which: Expr, matrix: Matrix, terms: Sequence[Expr]) -> Expr:
+    """As :func:`_combined`, with the choice among the coefficients: short code where ``which`` is a loop that stays one."""
+    out: Expr | None = None
+    for k, term in enumerate(terms):
+        coefficient: Expr = const(matrix[-1][k], term.dtype)
+        for n in range(len(matrix) - 2, -1, -1):
+            coefficient = select(which.eq(n), matrix[n][k], coefficient)
+        out = term * coefficient if out is None else out + term * coefficient
+    assert out is not None
     return out
 
 

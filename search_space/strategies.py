@@ -233,7 +233,8 @@ class _Crowd:
         """Whether one of them resembles it."""
         name, values = candidate.key
         return any(
-            sum(a != b for a, b in zip(values, row, strict=True)) <= len(values) // 3 for row in self._rows.get(name, ())
+            sum(a != b for a, b in zip(values, row, strict=True)) <= len(values) // 3
+            for row in self._rows.get(name, ())
         )
 
 
