@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tilewright.graph.dtypes import FLOATS, GraphError, check_dtype, int_range
 
@@ -361,12 +362,23 @@ def substitute(e: Expr, values: dict[str, Expr]) -> Expr:
 
 def loads(e: Expr) -> list[Load]:
     """Every distinct load, in order of first appearance."""
-    return [n for n in walk(e) if isinstance(n, Load)]
+    return list(_loads(e))
+
+
+@lru_cache(maxsize=1 << 14)
+def _loads(e: Expr) -> tuple[Load, ...]:
+    """Rules and cost models ask the same bodies again and again."""
+    return tuple(n for n in walk(e) if isinstance(n, Load))
 
 
 def variables(e: Expr) -> set[str]:
     """Names of the variables ``e`` depends on."""
-    return {n.name for n in walk(e) if isinstance(n, Var)}
+    return set(_variables(e))
+
+
+@lru_cache(maxsize=1 << 14)
+def _variables(e: Expr) -> frozenset[str]:
+    return frozenset(n.name for n in walk(e) if isinstance(n, Var))
 
 
 def show(e: Expr) -> str:
