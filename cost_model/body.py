@@ -5,6 +5,7 @@ Loads of equal addresses are counted once, as LLVM emits them once; what they ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -90,7 +91,7 @@ def body(s: StageModel, target: Target, width: Mapping[str, Any]) -> Body:
     count: dict[str, Any] = {"contiguous": s.buffered * ops, "broadcast": CONSTANTS * s.maths}
     shuffles: Any = 0.0
     kept: Any = 0.0
-    for access in s.accesses:
+    for access in (*s.accesses, *s.near):
         kind, number, shuffled, carried = _moves(access, s, wide, registers, width, lanes)
         kept = kept + carried
         kind = "stores" if access.store else kind
@@ -99,8 +100,11 @@ def body(s: StageModel, target: Target, width: Mapping[str, Any]) -> Body:
     strided = count.get("strided", 0.0)
     folds = s.reducer is not None
     accumulators = registers * repeat * (s.spread if folds else 1.0)
-    alive = (accumulators if folds else registers) + registers + 1.0 + kept
-    alive = alive + (3.0 * registers if s.maths else 0.0)
+    once = (
+        registers if folds else 2.0 ** np.floor(np.log2(np.maximum(registers, 1.0)))
+    )  # a map is cut into powers of two
+    alive = (accumulators if folds else once) + once + 1.0 + kept
+    alive = alive + (3.0 * once if s.maths else 0.0)
     excess = np.maximum(alive - target.vector_registers, 0.0)
     spills = excess * (unrolled / np.maximum(s.spread, 1.0) if folds else repeat)
     tile: Any = 0.0
@@ -132,12 +136,26 @@ def _guards(s: StageModel, width: Mapping[str, Any], registers: Any, strided: An
     masked = False
     for axes in s.guards:
         each: Any = 1.0
+        reach: Any = 1.0
         for a in axes:
-            each = each * (width.get(a, 1.0) if a != s.vector else 1.0)
+            w = width.get(a, 1.0) if a != s.vector else 1.0
+            each, reach = each * w, reach + (w - 1.0)
         wide = s.vector in axes
-        out = out + each * (MASK[0] + MASK[1] * registers if wide else SCALAR_GUARD)
+        cost = each * (MASK[0] + MASK[1] * registers) if wide else np.minimum(each, reach) * SCALAR_GUARD
+        out = out + np.where(_known(s, axes), 0.0, cost)
         masked = masked or wide
     return out + strided * (MASKED_LANE if masked else GUARDED_LANE)
+
+
+def _known(s: StageModel, axes: frozenset[str]) -> Any:
+    """Whether a comparison of these axes is decided when code is written: none of them is walked by a loop. A single
+    innermost tile and its rest are no loop."""
+    out: Any = True
+    for a in axes:
+        walked = [lp for lp in s.loops if lp.axis == a and lp.kind not in ("vector", "unroll")]
+        for lp in walked:
+            out = out & (lp.trips < 2.0 if lp is walked[-1] else lp.trips <= 1.0)
+    return out
 
 
 def _moves(
@@ -179,11 +197,28 @@ def _moves(
     turned = transposed(a, s, width)
     if turned is None:
         return "strided", other * wide, other * wide, 0.0
-    # rows of a tile: contiguous vectors, and a shuffle of each register for every doubling of their number
-    elements = other * wide
-    steps = elements / np.minimum(wide, lanes) * np.log2(np.maximum(turned, 1.0))
-    moves = elements / turned * np.ceil(turned / lanes)
-    return "contiguous", moves, np.where(turned < 2.0, elements, steps), 0.0
+    # rows of a tile: contiguous vectors of powers of two, and a shuffle of each register for every doubling of their number;
+    # each step of the reduction moves a tile of its own
+    near = next((terms for _, terms in reversed(a.dims) if any(c == 1 for _, c in terms)), ())
+    product = math.prod((width.get(x, 1.0) for x, _ in near), start=1.0)
+    reach = 1.0 + sum((width.get(x, 1.0) - 1.0) * abs(c) for x, c in near)
+    tiles = other * wide * np.maximum(product / reach, 1.0) / turned
+    loads, elements, doublings = (x[np.asarray(turned, dtype=np.int64)] for x in _PIECES)
+    loads = np.where(turned > lanes, np.ceil(turned / lanes), loads)
+    return "contiguous", tiles * loads, tiles * (elements + doublings / np.minimum(wide, lanes)), 0.0
+
+
+def _powers(count: int) -> list[int]:
+    return [1 << k for k in range(count.bit_length()) if count >> k & 1]
+
+
+_PIECES = (
+    np.array([float(len(_powers(n))) for n in range(MOST_ROWS + 1)]),
+    np.array([float(n & 1) for n in range(MOST_ROWS + 1)]),
+    np.array([float(sum(p * (p.bit_length() - 1) for p in _powers(n))) for n in range(MOST_ROWS + 1)]),
+)
+"""For rows of so many neighbours: the vectors they are moved as, elements that are moved alone, and elements moved by each
+doubling."""
 
 
 def _repeated(terms: Terms, s: StageModel, width: Mapping[str, Any]) -> Any:

@@ -84,7 +84,7 @@ def load(scope: Scope, e: Load, a: Affine) -> Value:
 def _key(scope: Scope, e: Load, a: Affine, at: Mapping[str, int]) -> Key:
     """What a load is remembered as, where some variables have other values."""
     lane = (*scope.lane, scope.first) if scope.lane is not None else None
-    return (e.tensor, a, scope.guard, *(at.get(v, scope.vars.get(v, lane)) for v, _ in a.terms))
+    return (e.tensor, a, scope.guard, scope.row, *(at.get(v, scope.vars.get(v, lane)) for v, _ in a.terms))
 
 
 def _neighbours(scope: Scope, a: Affine) -> str | None:
@@ -121,6 +121,7 @@ def _gathered(scope: Scope, values: list[Value]) -> Value:
 def gather(scope: Scope, e: Load, index: Value) -> Value:
     """A load whose index is no affine form: in a vector loop lane by lane."""
     pointer, dtype = scope.pointers[e.tensor]
+    scope.guard, scope.row = _whole_guard(scope), None
     lanes = max(index.lanes, scope.guard.lanes if scope.guard is not None else 1)
     pointers: list[str] = []
     for k in range(lanes):
@@ -132,6 +133,10 @@ def gather(scope: Scope, e: Load, index: Value) -> Value:
 def _load_at(scope: Scope, dtype: str, pointer: str, constant: int, stride: int) -> Value:
     guard, lanes = scope.guard, scope.lanes
     if guard is not None and guard.lanes > 1:
+        if stride != 1 or dtype == "bool":
+            scope.guard, scope.row = _whole_guard(scope), None
+            guard = scope.guard
+            assert guard is not None
         return _masked(scope, dtype, pointer, constant, stride, guard)
     if stride == 0 or lanes == 1:
         return read(scope, dtype, _guarded(scope, offset(scope, pointer, constant, dtype)), 1)
@@ -167,6 +172,8 @@ def _masked(scope: Scope, dtype: str, pointer: str, constant: int, stride: int, 
         memory = vector_type(memory_type(dtype), lanes)
         name = f"@llvm.masked.load.{suffix(dtype, lanes)}.p0"
         place = offset(scope, pointer, constant, dtype)
+        if scope.row is not None:
+            place = _select(scope, scope.row, place)
         scope.fn.declare(f"declare {memory} {name}(ptr, i32 immarg, {guard.type}, {memory})")
         return scope.fn.op(
             f"call {memory} {name}(ptr {place}, i32 {SIZES[dtype]}, {guard.typed}, {memory} zeroinitializer)",
@@ -178,6 +185,14 @@ def _masked(scope: Scope, dtype: str, pointer: str, constant: int, stride: int, 
         bit = _lane(scope, guard, k)
         pointers.append(_select(scope, bit, offset(scope, pointer, constant + k * stride, dtype)))
     return collect(scope, dtype, pointers)
+
+
+def _whole_guard(scope: Scope) -> Value | None:
+    """The guard with the condition of all lanes in it."""
+    if scope.row is None or scope.guard is None:
+        return scope.guard
+    row = scope.fn.splat(scope.row, scope.guard.lanes)
+    return scope.fn.op(f"and {scope.guard.typed}, {row.name}", "bool", scope.guard.lanes)
 
 
 def _guarded(scope: Scope, pointer: str, lane: int = 0) -> str:

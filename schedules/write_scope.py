@@ -44,6 +44,8 @@ class Scope:
     """Stores that wait for the end of such a loop."""
     guard: Value | None = None
     """Where this does not hold, nothing may be read."""
+    row: Value | None = None
+    """A condition of all lanes together beside a ``guard`` that differs from lane to lane."""
     addresses: list[dict[Key, str]] = field(default_factory=lambda: [{}])
     loaded: dict[Key, Value] = field(default_factory=dict)
     forms: dict[Expr, Affine | None] = field(default_factory=dict)

@@ -7,6 +7,8 @@ padding) leaves no code; the others are compared in 32 bits, of which a vector h
 
 from __future__ import annotations
 
+import math
+
 from tilewright.graph.affine import Affine
 from tilewright.graph.expr import Const, Expr, Load, Op, binary, variables, walk
 from tilewright.schedules import write_memory as memory
@@ -64,6 +66,12 @@ def _compare_index(scope: Scope, e: Op) -> Value | None:
     lane = scope.lane[0] if scope.lane is not None else None
     stride = d.coefficient(lane) if lane is not None else 0
     base = _index(scope, Affine(tuple((v, c) for v, c in d.terms if v != lane), d.const + stride * scope.first))
+    if stride and not base.name.startswith("%"):
+        start, n = int(base.name), scope.lanes
+        at = [start + stride * k for k in range(n)]
+        holds_at = [{"lt": x < 0, "le": x <= 0, "eq": x == 0, "ne": x != 0}[e.kind] for x in at]
+        if all(holds_at) or not any(holds_at):
+            return Value("true" if holds_at[0] else "false", "bool")
     if stride:
         clamped = fn.intrinsic("smax", [base, Value(str(-_FAR), "int64")], "int64", 1)
         clamped = fn.intrinsic("smin", [clamped, Value(str(_FAR), "int64")], "int64", 1)
@@ -78,12 +86,13 @@ def _compare_index(scope: Scope, e: Op) -> Value | None:
 
 
 def _select(scope: Scope, e: Op) -> Value:
-    fn = scope.fn
+    fn, otherwise = scope.fn, e.args[2]
+    if isinstance(e.args[1], Load) and _is_zero(otherwise) and scope.guard is None:
+        return _guarded_load(scope, e, e.args[1])
     condition = value(scope, e.args[0])
     if condition.name in ("true", "false"):
         return _known(scope, e.args[0], e.args[1] if condition.name == "true" else e.args[2])
     then = _under(scope, condition, e.args[1])
-    otherwise = e.args[2]
     if _reads(otherwise):
         yes = splat_literal(True, "bool", condition.lanes)
         inverse = fn.op(f"xor {condition.typed}, {yes}", "bool", condition.lanes)
@@ -95,6 +104,41 @@ def _select(scope: Scope, e: Op) -> Value:
         condition = fn.splat(condition, lanes)
     then, other = fn.splat(then, lanes), fn.splat(other, lanes)
     return fn.op(f"select {condition.typed}, {then.typed}, {other.typed}", e.dtype, lanes)
+
+
+def _guarded_load(scope: Scope, e: Op, then: Load) -> Value:
+    """A load, or zero where a condition fails: the guarded load gives that zero by itself. What holds for all lanes or for
+    none selects the address; only what differs from lane to lane is a mask."""
+    found = [value(scope, c) for c in _conjuncts(e.args[0])]
+    if any(c.name == "false" for c in found):
+        return _known(scope, e.args[0], e.args[2])
+    row = _all(scope, [c for c in found if c.lanes == 1 and c.name != "true"])
+    mask = _all(scope, [c for c in found if c.lanes > 1])
+    if row is None and mask is None:
+        return _known(scope, e.args[0], then)
+    scope.guard, scope.row = (mask, row) if mask is not None else (row, None)
+    out = value(scope, then)
+    scope.guard = scope.row = None
+    return out
+
+
+def _conjuncts(e: Expr) -> list[Expr]:
+    if isinstance(e, Op) and e.kind == "and" and e.dtype == "bool":
+        return [c for x in e.args for c in _conjuncts(x)]
+    return [e]
+
+
+def _all(scope: Scope, found: list[Value]) -> Value | None:
+    """Whether all conditions of the same width hold."""
+    out: Value | None = None
+    for c in found:
+        out = c if out is None else scope.fn.op(f"and {out.typed}, {c.name}", "bool", c.lanes)
+    return out
+
+
+def _is_zero(e: Expr) -> bool:
+    """Whether all bits of a constant are 0."""
+    return isinstance(e, Const) and e.value == 0 and math.copysign(1.0, e.value) > 0
 
 
 def _known(scope: Scope, condition: Expr, e: Expr) -> Value:

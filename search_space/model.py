@@ -7,6 +7,7 @@ a time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,11 +17,11 @@ from numpy.typing import NDArray
 
 from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import FLOATS, SIZES
-from tilewright.graph.expr import COMPARE, MATHS, Expr, Op, loads, variables
+from tilewright.graph.expr import COMPARE, MATHS, Const, Expr, Load, Op, loads, variables
 from tilewright.schedules.falling import FALLING
 from tilewright.schedules.phases import Phase, PStage, product_factors
 from tilewright.schedules.steps import At, Order, Pack, Parallel, Split, Spread, Stream, Unroll, Vectorize
-from tilewright.search_space.access import Access, accesses, packed_factors
+from tilewright.search_space.access import Access, Terms, accesses, packed_factors
 from tilewright.search_space.sketch import Open, Sketch, evaluate
 from tilewright.search_space.streams import streams
 
@@ -62,7 +63,9 @@ class StageModel:
     streams: Floats | float = 1.0
     """Places of memory that are read at once (:mod:`tilewright.search_space.streams`)."""
     buffered: int = 0
-    """Local tensors in memory (not in registers) that are read or written at every point."""
+    """Local tensors in memory (not in registers) that are written at every point."""
+    near: tuple[Access, ...] = ()
+    """What is read of local tensors in memory."""
 
     @property
     def points(self) -> float:
@@ -148,7 +151,11 @@ def _phase(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.int64]]
     for loop in stages[-1].loops[:count]:
         parallel = parallel * np.ceil(loop.trips)
     in_memory = _in_memory(phase, stages, outer, position)
-    whole = tuple(replace(m, buffered=_buffered(s, in_memory)) for s, m in zip(phase.stages, stages, strict=True))
+    made = {s.name: s for s in phase.stages if s.name in in_memory}
+    whole = tuple(
+        replace(m, buffered=int(s.name in made and s.reducer is None), near=_near(s, made))
+        for s, m in zip(phase.stages, stages, strict=True)
+    )
     return PhaseModel(whole, parallel, position, pack_bytes, pack_strided, packs)
 
 
@@ -168,9 +175,22 @@ def _in_memory(
     return out
 
 
-def _buffered(stage: PStage, in_memory: set[str]) -> int:
-    read = len({load.tensor for load in loads(stage.body)} & in_memory)
-    return read + (stage.name in in_memory and stage.reducer is None)
+def _near(stage: PStage, made: Mapping[str, PStage]) -> tuple[Access, ...]:
+    """What a stage reads of local tensors in memory, by dimension."""
+    out: dict[tuple[object, ...], Access] = {}
+    for load in loads(stage.body):
+        if load.tensor not in made:
+            continue
+        axes = made[load.tensor].axes
+        dims: list[tuple[int, Terms]] = []
+        for (_, size), index in zip(axes, load.index, strict=True):
+            flat = affine(index)
+            used = tuple((a, c) for a, c in flat.terms if a in stage.extents) if flat is not None else ()
+            dims.append((size, used or tuple((a, 1) for a in sorted(variables(index)))))
+        total = math.prod(e for _, e in axes)
+        found = Access(load.tensor, SIZES[load.dtype], total, tuple(dims), False, False, False, False)
+        out[found.tensor, found.dims] = found
+    return tuple(out.values())
 
 
 def _sizes(
@@ -279,6 +299,8 @@ class _Arithmetic:
             return 0, 0.0
         if e.kind == "select" and variables(e.args[0]) <= self.unrolled and not loads(e.args[0]):
             return self._longer(e.args[1], e.args[2])
+        if e.kind == "select" and isinstance(e.args[1], Load) and isinstance(e.args[2], Const) and e.args[2].value == 0:
+            return self._count(e.args[0])  # a guarded load gives that zero
         ops, maths = 0, 0.0
         if e.kind in MATHS or e.kind in ("pow", FALLING):
             maths = MATHS_COST.get(e.kind, 30)

@@ -55,11 +55,15 @@ def spatial_sketch(
     base: list[Step],
     extra: list[Step | Open],
     planes: bool = False,
+    whole: bool = False,
 ) -> Sketch:
     leader, anchor, v = roles.leader, roles.anchor, roles.vector
     lanes = target.lanes(anchor.body.dtype) if anchor.body.dtype != "bool" else 8
     extents = anchor.extents
-    params: list[Param] = [Param("v", widths(extents[v], lanes), "width of the vector loop")]
+    across = widths(extents[v], lanes)
+    if whole and extents[v] <= (target.vector_registers // 2 - 1) * lanes:
+        across = tuple(sorted({*across, extents[v]}))
+    params: list[Param] = [Param("v", across, "width of the vector loop")]
     template: list[Step | Open] = [*base, *extra, Open(leader.name, v, ("v*vb", "v"))]
     params.append(Param("vb", block_counts(extents[v], lanes), "vector tiles in a cache block"))
     preferred: dict[str, int] = {}

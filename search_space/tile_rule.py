@@ -73,7 +73,7 @@ def _of_phase(
             for packs in pack_choices(anchor, roles, constants):
                 pack = "".join(map(str, packs)) or "-"
                 name = f"tile[v={roles.vector},r={'+'.join(roles.tiled) or '-'},{order},pack={pack}{suffix}]"
-                out.append(spatial_sketch(name, workload, target, roles, order, packs, base, extra))
+                out.append(spatial_sketch(name, workload, target, roles, order, packs, base, extra, whole=bool(suffix)))
     for rule in (dot_sketches, stream_sketches, column_sketches):
         out += rule(workload, target, anchor, leader, base, extra)
     return out + (staged if not suffix else [])

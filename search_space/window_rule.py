@@ -11,6 +11,9 @@ from tilewright.search_space.register_tile import spatial_sketch
 from tilewright.search_space.roles import pack_choices, roles_of
 from tilewright.search_space.sketch import Open, Sketch
 
+WHOLE = 16
+"""Rows of up to so many vectors are copied whole: which of their elements are padding is known when code is written."""
+
 
 def window_sketches(workload: Workload, target: Target, p: Plan, base: list[Step]) -> list[Sketch]:
     """Padded planes read by windows (depthwise convolutions, pools): the padded copy is made inside the loop over planes, so that it
@@ -35,7 +38,9 @@ def window_sketches(workload: Workload, target: Target, p: Plan, base: list[Step
         planes = [a for a in roles.others if a in pad.extents]
         if not planes or planes != list(roles.others):
             continue
-        width = min(2 * target.lanes(pad.body.dtype), pad.extents[own[-1]])
+        lanes = target.lanes(pad.body.dtype)
+        row = pad.extents[own[-1]]
+        width = row if row <= WHOLE * lanes else 2 * lanes
         inside: list[Step | Open] = [
             At(pad.name, leader.name, f"{planes[-1]}.0"),
             Open(pad.name, own[-1], (width,)),

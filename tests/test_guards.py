@@ -1,0 +1,85 @@
+"""Guarded loads: what holds for a whole row selects the address, what is known when code is written costs nothing, and only what
+differs from lane to lane is a mask."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from helpers import Case, case, check, host, values
+from tilewright.cost_model.body import body
+from tilewright.graph import ops
+from tilewright.graph.expr import Expr, all_of, select
+from tilewright.graph.graph import Graph, Tensor
+from tilewright.schedules.kernel import build
+from tilewright.schedules.lower import module
+from tilewright.schedules.steps import parse
+from tilewright.search_space.model import model
+from tilewright.search_space.sketch import Sketch
+from tilewright.search_space.space import space
+from tilewright.tasks import extract
+
+RNG = np.random.default_rng(0)
+
+
+def bordered(dtype: str, stride: int = 1, other: float = 0) -> Case:
+    """A plane with a border, read with a stride along the row."""
+
+    def make(g: Graph) -> Tensor:
+        x = g.input("a", (13, 21 * stride), dtype)
+
+        def at(i: Expr, j: Expr) -> Expr:
+            return select(all_of([i.ge(2), i.lt(15), j.ge(3), j.lt(24)]), x[i - 2, (j - 3) * stride], other)
+
+        return g.compute((18, 30), at)
+
+    return case(make, {"a": values(RNG, (13, 21 * stride), dtype)})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int8", "bool"])
+@pytest.mark.parametrize("lanes", [30, 16, 7, 2])
+def test_every_type_and_width(dtype: str, lanes: int) -> None:
+    for stride in (1, 2, 3):
+        check(bordered(dtype, stride), f"split t0 i1 {lanes}\nvectorize t0 i1.1")
+
+
+@pytest.mark.parametrize("other", [-0.0, 1.0])
+def test_other_constants_are_selected(other: float) -> None:
+    check(bordered("float32", 1, other), "vectorize t0 i1.0")
+
+
+def test_rows_are_no_masks() -> None:
+    """With the whole row in one vector loop, masks are constants: the row's guard selects an address."""
+    c = bordered("float32")
+    text = module([build(c.workload, parse("vectorize t0 i1.0"), host()).lowered])
+    assert "icmp slt <" not in text
+    assert "select i1" in text
+    assert "icmp sle <" in module([build(c.workload, parse("split t0 i1 8\nvectorize t0 i1.1"), host()).lowered])
+
+
+def sketch_of(name: str) -> Sketch:
+    """A sketch of a depthwise convolution."""
+    g = Graph()
+    x, w = g.input("x", (1, 24, 56, 56)), g.constant(values(RNG, (24, 1, 3, 3)))
+    y = ops.conv(x, w, None, None, None, (1, 1, 1, 1), 24)
+    g.output(y)
+    (task,) = extract(g, host())
+    return next(s for s in space(task.workload, host()).sketches if s.name.startswith("tile[v=i3") and name in s.name)
+
+
+def guards(s: Sketch, **values: int) -> float:
+    """Operations that the prior counts for guards."""
+    rows = np.asarray([[values[p.name] for p in s.params]])
+    stage = next(m for m in model(s, rows)[0].stages if m.guards)
+    cover: dict[str, float] = {}
+    for lp in stage.loops:
+        if lp.kind in ("vector", "unroll"):
+            cover[lp.axis] = cover.get(lp.axis, 1.0) * float(lp.trips[0])
+    return float(np.ravel(body(stage, host(), cover).guards)[0])
+
+
+def test_known_masks_are_free() -> None:
+    s = sketch_of("pad=inline")
+    known = guards(s, v=32, vb=2, r0=2, r0b=1, u0=3, u1=3)
+    assert known < guards(s, v=32, vb=1, r0=2, r0b=1, u0=3, u1=3)
+    assert known < guards(s, v=32, vb=2, r0=2, r0b=1, u0=3, u1=1)
