@@ -238,7 +238,7 @@ _TABLE: tuple[Row, ...] = (
 )  # fmt: skip
 
 FEATURES = FeatureSchema(
-    1, tuple(Feature(name, unit, reason, approximate) for name, unit, reason, approximate, _ in _TABLE)
+    2, tuple(Feature(name, unit, reason, approximate) for name, unit, reason, approximate, _ in _TABLE)
 )
 """The columns, in order. Raise the version whenever a formula changes its meaning."""
 

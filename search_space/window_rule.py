@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewright.graph.workload import Workload
+from tilewright.schedules.opening import MAX_LANES
 from tilewright.schedules.phases import phases
 from tilewright.schedules.steps import At, Schedule, ScheduleError, Step, Vectorize
 from tilewright.schedules.target import Target
@@ -11,7 +12,7 @@ from tilewright.search_space.register_tile import spatial_sketch
 from tilewright.search_space.roles import pack_choices, roles_of
 from tilewright.search_space.sketch import Open, Sketch
 
-WHOLE = 16
+WHOLE = 32
 """Rows of up to so many vectors are copied whole: which of their elements are padding is known when code is written."""
 
 
@@ -40,7 +41,7 @@ def window_sketches(workload: Workload, target: Target, p: Plan, base: list[Step
             continue
         lanes = target.lanes(pad.body.dtype)
         row = pad.extents[own[-1]]
-        width = row if row <= WHOLE * lanes else 2 * lanes
+        width = row if row <= min(WHOLE * lanes, MAX_LANES) else 2 * lanes
         inside: list[Step | Open] = [
             At(pad.name, leader.name, f"{planes[-1]}.0"),
             Open(pad.name, own[-1], (width,)),
