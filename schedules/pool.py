@@ -8,12 +8,8 @@ data in its cache again in the next kernel), then of the others'; a thread that 
 Threads that wait spin for some ten microseconds and then sleep on a futex. Their stacks belong to Python daemon threads; they never
 touch the interpreter. A caller that finds the pool busy (another thread is inside a region) runs its loop alone.
 
-A thread that wakes on the core of its caller moves to another: the system would leave both there for a tenth of a second when
-other programs are busy, and a kernel of two threads would take the time of one.
-
-Layout of the pool in memory, in 64-byte lines: 0 epoch, core of the caller; 1 body, args; 2 iterations done; 3 busy,
-sleepers; 4 + t: next and limit of thread t's share. ``next`` and ``limit`` carry the epoch in their upper half, so that a
-claim made late is recognised.
+Layout of the pool in memory, in 64-byte lines: 0 epoch; 1 body, args; 2 iterations done; 3 busy, sleepers; 4 + t: next and limit of
+thread t's share. ``next`` and ``limit`` carry the epoch in their upper half, so that a claim made late is recognised.
 """
 
 from __future__ import annotations
@@ -59,69 +55,17 @@ def _wait_and_wake() -> tuple[str, str]:
     return wait, f"{call}, i64 129, i32 2147483647, ptr null)"
 
 
-_MASK_BYTES = 128
-"""Of a set of cores, as the system's calls take it: 1024 of them."""
-_PART = f"""
-declare i32 @sched_getcpu()
-declare i32 @sched_getaffinity(i32, i64, ptr)
-declare i32 @sched_setaffinity(i32, i64, ptr)
-
-define internal void @part() noinline {{
-entry:
-  %here = call i32 @sched_getcpu()
-  %callerp = getelementptr i8, ptr @pool, i64 8
-  %caller = load atomic i32, ptr %callerp monotonic, align 8
-  %same = icmp eq i32 %here, %caller
-  %known = icmp ult i32 %here, {8 * _MASK_BYTES}
-  %go = and i1 %same, %known
-  br i1 %go, label %move, label %out
-move:
-  %cores = alloca [{_MASK_BYTES} x i8], align 8
-  %n = call i32 @sched_getaffinity(i32 0, i64 {_MASK_BYTES}, ptr %cores)
-  %got = icmp sge i32 %n, 0
-  br i1 %got, label %without, label %out
-without:
-  %byte = lshr i32 %here, 3
-  %place = getelementptr i8, ptr %cores, i32 %byte
-  %bit32 = and i32 %here, 7
-  %bit = trunc i32 %bit32 to i8
-  %one = shl i8 1, %bit
-  %old = load i8, ptr %place
-  %not = xor i8 %one, -1
-  %less = and i8 %old, %not
-  store i8 %less, ptr %place
-  %m = call i32 @sched_setaffinity(i32 0, i64 {_MASK_BYTES}, ptr %cores)
-  store i8 %old, ptr %place
-  %moved = icmp eq i32 %m, 0
-  br i1 %moved, label %free, label %out
-free:
-  %f = call i32 @sched_setaffinity(i32 0, i64 {_MASK_BYTES}, ptr %cores)
-  br label %out
-out:
-  ret void
-}}
-"""
-"""Moves the calling thread to another core than that of the caller of the region, if it may use another; it is free to go on
-from there. (An empty set of cores is refused by the system, so a thread bound to one core stays.)"""
-
-
 def module_text(threads: int) -> str:
     """The pool for ``threads`` threads: ``tw_parallel`` and ``tw_worker(i64 thread)``, which never returns."""
     wait, wake = _wait_and_wake()
     pause, declare_pause = _PAUSE.get(platform.machine(), ("", ""))
-    linux = sys.platform == "linux"
-    note = ""
-    if linux:
-        note = """%cpu = call i32 @sched_getcpu()
-  %cpup = getelementptr i8, ptr @pool, i64 8
-  store atomic i32 %cpu, ptr %cpup monotonic, align 8"""
     return f"""
 @pool = internal global [{(4 + threads) * LINE} x i8] zeroinitializer, align {LINE}
 declare i64 @syscall(i64, ...)
 declare i32 @usleep(i32)
 declare i32 @sched_yield()
 {declare_pause}
-{_PART if linux else ""}
+
 define internal void @claim(i64 %me) {{
 entry:
   br label %shares
@@ -219,7 +163,6 @@ start:
   %asleep = icmp ne i64 %sleepers, 0
   br i1 %asleep, label %wake, label %work
 wake:
-  {note}
   {wake}
   br label %work
 work:
@@ -269,7 +212,6 @@ sleep:
   %x = atomicrmw add ptr %sleepp, i64 1 seq_cst, align 8
   {wait}
   %z = atomicrmw sub ptr %sleepp, i64 1 seq_cst, align 8
-  {"call void @part()" if linux else ""}
   br label %look
 }}
 """

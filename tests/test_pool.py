@@ -117,25 +117,3 @@ def test_threads_of_the_pool_may_run_anywhere() -> None:
                 break
             time.sleep(0.01)
         assert os.sched_getaffinity(thread.native_id) == everywhere
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="cores are a matter of this system")
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_a_thread_that_wakes_beside_its_caller_moves_away() -> None:
-    """Bound to one core with the caller it stays, as it must; free again, it leaves that core by itself."""
-    region_cost_ns(2, 50)
-    usable = os.sched_getaffinity(0)
-    here = min(usable)
-    others = [t.native_id for t in threading.enumerate() if t.name.startswith("tilewright-") and t.native_id]
-    tasks = [threading.get_native_id(), *others]
-    try:
-        for task in tasks:
-            os.sched_setaffinity(task, {here})
-        time.sleep(0.02)  # asleep, on this core
-        assert region_cost_ns(2, 3) > 0
-        time.sleep(0.02)
-    finally:
-        for task in tasks:
-            os.sched_setaffinity(task, usable)
-    assert region_cost_ns(2, 200) < 1e6
-    assert all(os.sched_getaffinity(task) == usable for task in tasks)
