@@ -56,7 +56,7 @@ def test_whole_way(tmp_path: Path) -> None:
     tuned = call("tune", model, *shape, "--time", "60s", "--trials", "6", "--store", store, "--json")
     assert tuned.exit_code == 0, tuned.output
     data = json.loads(tuned.stdout.strip().splitlines()[-1])
-    assert 3 <= data["trials"] <= 6  # some are kept for the comparison with the default
+    assert data["trials"] >= 6
     assert data["best_ns"] <= data["default_ns"]
     assert data["records"].endswith("r.sqlite")
     best = call("best", model, *shape, "--store", store, "--json")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from tilewright.measure import Outcome, paired
 from tilewright.measure.request import Runner
 from tilewright.search_space.strategies import Candidate
-from tilewright.session import Search, Session, identity
+from tilewright.session import LEAST_CONTEST, Search, Session, identity
 from tilewright.tuning_logs import Hit
 
 LEADERS = 3
@@ -35,7 +35,7 @@ def confirm(session: Session, runner: Runner) -> None:
         for k, search in enumerate(gained):
             failed = search.progress.default_ns == float("inf")
             found = [] if failed and again else leaders(session, search)
-            if session.left() <= 0 or session.trials_left(confirming=True) < 2:
+            if session.left() <= 0 or session.trials_left(confirming=True) < LEAST_CONTEST:
                 return
             if found:
                 _contest(session, runner, search, found, _room(session, len(gained) - k))

@@ -40,6 +40,8 @@ BATCH_SHARE = 0.95
 """Share of the seconds after which a batch is left unfinished."""
 CONFIRM_TRIALS = 3
 """Measurements that a budget of trials keeps for confirming, for each task, but not more than a sixth of all."""
+LEAST_CONTEST = 2
+"""Fewer measurements make no comparison, so they are not kept for one."""
 
 
 def told_ns(status: str, median_ns: float | None, samples_ns: tuple[float, ...]) -> float:
@@ -167,6 +169,8 @@ class Session:
         if self.budget.trials is None:
             return 1 << 30
         kept = 0 if confirming else min(CONFIRM_TRIALS * len(self.searches), self.budget.trials // 6)
+        if kept < LEAST_CONTEST:
+            kept = 0
         return self.budget.trials - kept - self.trials
 
     # ------------------------------------------------------------ measuring
