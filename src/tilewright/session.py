@@ -195,15 +195,14 @@ class Session:
         label: str,
         compared: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
-        """Store finished measurements in one transaction (``compared`` goes with the first), then learn from them."""
-        records = []
+        """Store finished measurements (``compared`` goes with the first) and learn from them, one after the other: what was
+        told is stored, and no more than one is stored that was not told."""
         for k, (candidate, outcome) in enumerate(finished):
             self.trials += 1
             search.measured += 1
             versus = {} if k or compared is None else {name: dict(entry) for name, entry in compared.items()}
-            records.append(self._record(search, candidate, outcome, label, versus))
-        self.store.add_many(records)
-        for (candidate, outcome), record in zip(finished, records, strict=True):
+            record = self._record(search, candidate, outcome, label, versus)
+            self.store.add(record)
             self._learn(search, candidate, outcome, record)
 
     def _record(
