@@ -3,13 +3,15 @@
 Why not OpenMP's: its regions end at a barrier that *every* thread must reach, so one thread that the system has put aside holds up
 all (a scheduling quantum of several milliseconds for a kernel of 20 microseconds, whenever another program wants a core). Here a
 region ends when all of its *iterations* are done. Each thread claims pieces of its own share first (so that it finds its part of the
-data in its cache again in the next kernel), then of the others'; a thread that does not come is not missed, not even after a fork.
+data in its cache again in the next kernel), large ones before small ones, then of the others'; a thread that does not come is not
+missed, not even after a fork.
 
 Threads that wait spin for some ten microseconds and then sleep on a futex. Their stacks belong to Python daemon threads; they never
 touch the interpreter. A caller that finds the pool busy (another thread is inside a region) runs its loop alone.
 
 Layout of the pool in memory, in 64-byte lines: 0 epoch; 1 body, args; 2 iterations done; 3 busy, sleepers; 4 + t: next and limit of
-thread t's share. ``next`` and ``limit`` carry the epoch in their upper half, so that a claim made late is recognised.
+thread t's share, and its least piece. ``next`` and ``limit`` carry the epoch in their upper half, so that a claim made late is
+recognised.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ RUN = "tw_parallel"
 ``total`` iterations on up to N threads."""
 LINE = 64
 SPINS = 4000
-PIECES = 4
-"""Pieces of each thread's share."""
+LEAST = 8
+"""A piece is half of what is left of a share, but no less than this part of the whole share: the first pieces are large, so that
+there are few, and the last ones small, so that a thread on a core that others use too does not keep the rest waiting."""
 
 _FUTEX = {"x86_64": 202, "AMD64": 202, "aarch64": 98, "riscv64": 98}
 _PAUSE = {
@@ -77,11 +80,10 @@ shares:
   %off = mul i64 %line, {LINE}
   %next = getelementptr i8, ptr @pool, i64 %off
   %limitp = getelementptr i8, ptr %next, i64 8
-  %piecep = getelementptr i8, ptr %next, i64 16
+  %leastp = getelementptr i8, ptr %next, i64 16
   br label %take
 take:
-  %piece = load atomic i64, ptr %piecep monotonic, align 8
-  %c = atomicrmw add ptr %next, i64 %piece acq_rel, align 8
+  %c = load atomic i64, ptr %next acquire, align 8
   %limit = load atomic i64, ptr %limitp acquire, align 8
   %ce = lshr i64 %c, 32
   %le = lshr i64 %limit, 32
@@ -90,18 +92,27 @@ take:
   %end = and i64 %limit, 4294967295
   %inside = icmp ult i64 %from, %end
   %go = and i1 %same, %inside
-  br i1 %go, label %run, label %exhausted
+  br i1 %go, label %claim, label %exhausted
+claim:
+  %least = load atomic i64, ptr %leastp monotonic, align 8
+  %left = sub i64 %end, %from
+  %up = add i64 %left, 1
+  %half = lshr i64 %up, 1
+  %most = call i64 @llvm.umax.i64(i64 %half, i64 %least)
+  %piece = call i64 @llvm.umin.i64(i64 %most, i64 %left)
+  %c1 = add i64 %c, %piece
+  %pair = cmpxchg ptr %next, i64 %c, i64 %c1 acq_rel monotonic, align 8
+  %mine = extractvalue {{ i64, i1 }} %pair, 1
+  br i1 %mine, label %run, label %take
 run:
-  %far = add i64 %from, %piece
-  %to = call i64 @llvm.umin.i64(i64 %far, i64 %end)
+  %to = add i64 %from, %piece
   %bodyp = getelementptr i8, ptr @pool, i64 {LINE}
   %body = load ptr, ptr %bodyp, align 8
   %argsp = getelementptr i8, ptr @pool, i64 {LINE + 8}
   %args = load ptr, ptr %argsp, align 8
   call void %body(ptr %args, i64 %from, i64 %to, i64 %me)
-  %n = sub i64 %to, %from
   %donep = getelementptr i8, ptr @pool, i64 {2 * LINE}
-  %old = atomicrmw add ptr %donep, i64 %n acq_rel, align 8
+  %old = atomicrmw add ptr %donep, i64 %piece acq_rel, align 8
   br label %take
 exhausted:
   %k1 = add i64 %k, 1
@@ -142,16 +153,15 @@ share:
   %b = mul i64 %t1, %total
   %to = udiv i64 %b, {threads}
   %width = sub i64 %to, %from
-  %quarter = udiv i64 %width, {PIECES}
-  %piece = call i64 @llvm.umax.i64(i64 %quarter, i64 1)
+  %least = udiv i64 %width, {LEAST}
   %line = add i64 %t, 4
   %off = mul i64 %line, {LINE}
   %next = getelementptr i8, ptr @pool, i64 %off
   %limitp = getelementptr i8, ptr %next, i64 8
-  %piecep = getelementptr i8, ptr %next, i64 16
+  %leastp = getelementptr i8, ptr %next, i64 16
   %limit = or i64 %high, %to
   %first = or i64 %high, %from
-  store atomic i64 %piece, ptr %piecep monotonic, align 8
+  store atomic i64 %least, ptr %leastp monotonic, align 8
   store atomic i64 %limit, ptr %limitp release, align 8
   store atomic i64 %first, ptr %next release, align 8
   %again = icmp ult i64 %t1, {threads}
