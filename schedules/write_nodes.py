@@ -12,6 +12,7 @@ from collections.abc import Callable
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import Const
 from tilewright.schedules.emit import memory_type
+from tilewright.schedules.invariant import invariants
 from tilewright.schedules.nest import Alloc, If, Loop, Node, Seq, Store
 from tilewright.schedules.write_memory import ZERO_BYTES
 from tilewright.schedules.write_scope import Scope
@@ -67,7 +68,9 @@ class NodeWriter:
         elif isinstance(n.extent, Const) and n.extent.value == 1:
             self._iteration(n, 0)
         else:
-            self._counted("0", value(self.scope, n.extent).name, lambda iv: self._iteration(n, iv))
+            stop = value(self.scope, n.extent).name
+            with self.scope.known({e: value(self.scope, e) for e in invariants(n) if e not in self.scope.computed}):
+                self._counted("0", stop, lambda iv: self._iteration(n, iv))
 
     def _unrolled(self, n: Loop) -> None:
         scope, extent = self.scope, constant_extent(n)

@@ -48,6 +48,8 @@ class Scope:
     """A condition of all lanes together beside a ``guard`` that differs from lane to lane."""
     addresses: list[dict[Key, str]] = field(default_factory=lambda: [{}])
     loaded: dict[Key, Value] = field(default_factory=dict)
+    computed: dict[Expr, Value] = field(default_factory=dict)
+    """Values that do not change in the loops around, computed before them."""
     forms: dict[Expr, Affine | None] = field(default_factory=dict)
 
     @property
@@ -95,6 +97,14 @@ class Scope:
         self.addresses.pop()
         self.unrolled = unrolled
         self.loaded = {k: v for k, v in outer.items() if k[0] not in self.written and k[0] in self.parameters}
+
+    @contextmanager
+    def known(self, values: Mapping[Expr, Value]) -> Iterator[None]:
+        """A loop in which these expressions have these values."""
+        outer = self.computed
+        self.computed = {**outer, **values}
+        yield
+        self.computed = outer
 
     def stored(self, tensor: str) -> None:
         """Forget what was loaded from ``tensor``."""

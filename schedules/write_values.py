@@ -25,6 +25,8 @@ def value(scope: Scope, e: Expr) -> Value:
     """The value of an expression here; scalar unless it depends on the lane."""
     if isinstance(e, Const):
         return Value(splat_literal(e.value, e.dtype, 1), e.dtype)
+    if e in scope.computed:
+        return scope.computed[e]
     if isinstance(e, Load):
         a = scope.affine(e.index[0])
         return memory.gather(scope, e, value(scope, e.index[0])) if a is None else memory.load(scope, e, a)
