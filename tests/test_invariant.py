@@ -15,8 +15,8 @@ from tilewright.schedules.target import Target
 from tilewright.search_space.space import space
 from tilewright.tasks import extract
 
-I, J = var("i"), var("j")
-ROOT = unary("sqrt", Load("float32", "s", (I,)))
+R, J = var("r"), var("j")
+ROOT = unary("sqrt", Load("float32", "s", (R,)))
 """A root of an element that a loop over ``j`` does not move through."""
 X = Load("float32", "x", (J,))
 
@@ -44,13 +44,13 @@ def test_the_largest_part_that_stays_is_found() -> None:
     "body",
     [
         loop(store(X * unary("sqrt", X))),  # it moves
-        loop(store(X * Load("float32", "s", (I,)))),  # cheap
-        loop(store(X * ROOT), Store("s", I, X)),  # its tensor is written
+        loop(store(X * Load("float32", "s", (R,)))),  # cheap
+        loop(store(X * ROOT), Store("s", R, X)),  # its tensor is written
         loop(store(select(J.lt(3), ROOT, X))),  # only some iterations come to it
-        loop(store(X * select(I.lt(3), ROOT, X))),
+        loop(store(X * select(R.lt(3), ROOT, X))),
         loop(If(J.lt(3), store(X * ROOT))),
-        loop(store(X * ROOT), extent=I),  # perhaps none does
-        loop(Loop("k", I, "serial", store(X * ROOT), 8)),
+        loop(store(X * ROOT), extent=R),  # perhaps none does
+        loop(Loop("k", R, "serial", store(X * ROOT), 8)),
     ],
 )
 def test_what_moves_or_is_guarded_or_cheap_stays(body: Loop) -> None:
