@@ -33,8 +33,8 @@ from tilewright.display import print_table
 from tilewright.graph.expr import loads, variables
 from tilewright.graph.graph import Graph
 from tilewright.runtime import Port, random_input
+from tilewright.schedules.factors import product_factors
 from tilewright.schedules.kernel import Kernel, build
-from tilewright.schedules.phases import product_factors
 from tilewright.schedules.steps import parse as parse_schedule
 from tilewright.search_space.fusion import Group, fuse
 from tilewright.search_space.prologue import is_contraction

@@ -14,7 +14,7 @@ from tilewright.graph.stage import identity
 from tilewright.schedules.loops import StageLoops
 from tilewright.schedules.nest import Alloc, Buffer, If, Node, seq
 from tilewright.schedules.opening import open_all
-from tilewright.schedules.phases import PStage
+from tilewright.schedules.phase import PStage
 from tilewright.schedules.spread import Separate, separate, separate_loops
 from tilewright.schedules.state import MAX_REGISTER_ELEMENTS, Body, Local, State
 from tilewright.schedules.statements import Statements

@@ -15,7 +15,8 @@ from tilewright.graph.workload import Workload
 from tilewright.schedules.nest import Alloc, Buffer, Node, Parameter, Program, Seq, Store, instructions, seq
 from tilewright.schedules.opening import open_loop, resolve
 from tilewright.schedules.packing import ROOT, Packing
-from tilewright.schedules.phases import Phase, PStage, phases
+from tilewright.schedules.phase import Phase, PStage
+from tilewright.schedules.phases import phases
 from tilewright.schedules.placement import Placement
 from tilewright.schedules.producers import local_buffer, output_buffer, produce, reusable_buffer
 from tilewright.schedules.state import Dyn, State, start

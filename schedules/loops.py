@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilewright.schedules.phases import PStage
+from tilewright.schedules.phase import PStage
 from tilewright.schedules.steps import (
     Order,
     Pack,

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.graph.expr import Expr, loads, variables
+from tilewright.schedules.factors import product_factors
 from tilewright.schedules.loops import Item, StageLoops
 from tilewright.schedules.nest import Alloc, Buffer, Node, Note, seq
 from tilewright.schedules.opening import open_loop, resolve
-from tilewright.schedules.phases import PStage, product_factors
+from tilewright.schedules.phase import PStage
 from tilewright.schedules.placement import Placement
 from tilewright.schedules.state import Body, Dyn, Packed, State, cap
 from tilewright.schedules.statements import Statements

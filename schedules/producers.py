@@ -15,7 +15,7 @@ from tilewright.schedules.loops import StageLoops
 from tilewright.schedules.nest import Buffer, Node, Seq, seq
 from tilewright.schedules.opening import open_all, open_loop, resolve
 from tilewright.schedules.packing import ROOT, Packing
-from tilewright.schedules.phases import PStage
+from tilewright.schedules.phase import PStage
 from tilewright.schedules.placement import Placement
 from tilewright.schedules.state import MAX_REGISTER_ELEMENTS, ZERO, Dyn, Local, State, cap
 from tilewright.schedules.statements import Statements

@@ -15,7 +15,7 @@ from tilewright.graph.affine import Affine
 from tilewright.graph.expr import Expr, const
 from tilewright.schedules.loops import Item, StageLoops
 from tilewright.schedules.nest import Buffer, Loop, Node, seq
-from tilewright.schedules.phases import PStage
+from tilewright.schedules.phase import PStage
 from tilewright.schedules.state import MAX_REGISTER_ELEMENTS, Body, Local, State
 from tilewright.schedules.statements import Statements, read
 from tilewright.schedules.steps import check

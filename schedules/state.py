@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from tilewright.graph.affine import Affine, make
 from tilewright.schedules.loops import Item
 from tilewright.schedules.nest import Buffer, Node
-from tilewright.schedules.phases import Phase
+from tilewright.schedules.phase import Phase
 
 MAX_REGISTER_ELEMENTS = 4096
 """Elements of one register buffer: each is a value of its own in the code."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from tilewright.graph.affine import Affine, affine
 from tilewright.graph.expr import Expr, Load, Var, rewrite
+from tilewright.schedules.factors import product_factors
 from tilewright.schedules.nest import Store
-from tilewright.schedules.phases import Phase, PStage, product_factors
+from tilewright.schedules.phase import Phase, PStage
 from tilewright.schedules.state import Local, State
 from tilewright.schedules.steps import ScheduleError
 

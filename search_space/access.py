@@ -17,7 +17,8 @@ from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import Expr, Load, loads, variables
 from tilewright.graph.stage import TensorType
-from tilewright.schedules.phases import Phase, PStage, product_factors
+from tilewright.schedules.factors import product_factors
+from tilewright.schedules.phase import Phase, PStage
 from tilewright.schedules.steps import Pack
 from tilewright.search_space.sketch import Sketch
 

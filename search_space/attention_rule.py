@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from tilewright.graph.expr import Load, Op, variables
 from tilewright.graph.stage import Stage
 from tilewright.graph.workload import Workload
-from tilewright.schedules.phases import ACC, Phase, PStage, phases, product_factors, resolve_views
+from tilewright.schedules.factors import product_factors
+from tilewright.schedules.phase import ACC, Phase, PStage
+from tilewright.schedules.phases import phases
+from tilewright.schedules.rewrites import resolve_views
 from tilewright.schedules.steps import (
     At,
     Inline,

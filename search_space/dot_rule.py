@@ -16,7 +16,8 @@ from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import Expr, loads, variables
 from tilewright.graph.workload import Workload
-from tilewright.schedules.phases import PStage, product_factors
+from tilewright.schedules.factors import product_factors
+from tilewright.schedules.phase import PStage
 from tilewright.schedules.steps import At, Order, Pack, Parallel, Spread, Step, Unroll, Vectorize
 from tilewright.schedules.target import Target
 from tilewright.search_space.prologue import worth_threads

@@ -6,7 +6,8 @@ from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import loads
 from tilewright.graph.workload import Workload
-from tilewright.schedules.phases import PStage, phases
+from tilewright.schedules.phase import PStage
+from tilewright.schedules.phases import phases
 from tilewright.schedules.steps import Order, Parallel, Schedule, Step, Stream, Unroll, Vectorize
 from tilewright.schedules.steps import Split as SplitStep
 from tilewright.schedules.target import Target

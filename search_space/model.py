@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import FLOATS, SIZES
 from tilewright.graph.expr import COMPARE, MATHS, Const, Expr, Load, Op, loads, variables
+from tilewright.schedules.factors import product_factors
 from tilewright.schedules.falling import FALLING
-from tilewright.schedules.phases import Phase, PStage, product_factors
+from tilewright.schedules.phase import Phase, PStage
 from tilewright.schedules.steps import At, Order, Pack, Parallel, Split, Spread, Stream, Unroll, Vectorize
 from tilewright.search_space.access import Access, Terms, accesses, packed_factors
 from tilewright.search_space.sketch import Open, Sketch, evaluate

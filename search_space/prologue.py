@@ -11,7 +11,8 @@ from tilewright.graph.dtypes import FLOATS
 from tilewright.graph.expr import MATHS, Load, Op, Var, loads, variables, walk
 from tilewright.graph.stage import Stage
 from tilewright.graph.workload import Workload
-from tilewright.schedules.phases import product_factors, resolve_views
+from tilewright.schedules.factors import product_factors
+from tilewright.schedules.rewrites import resolve_views
 from tilewright.schedules.steps import Inline, Step
 from tilewright.schedules.target import Target
 

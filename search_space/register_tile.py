@@ -7,7 +7,7 @@ import numpy as np
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import variables
 from tilewright.graph.workload import Workload
-from tilewright.schedules.phases import product_factors
+from tilewright.schedules.factors import product_factors
 from tilewright.schedules.steps import Order, Pack, Parallel, Step, Unroll, Vectorize
 from tilewright.schedules.target import Target
 from tilewright.search_space.prologue import worth_threads

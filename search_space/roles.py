@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from tilewright.graph.affine import affine
 from tilewright.graph.expr import Expr, loads, variables
-from tilewright.schedules.phases import PStage, product_factors
+from tilewright.schedules.factors import product_factors
+from tilewright.schedules.phase import PStage
 from tilewright.schedules.target import Target
 from tilewright.search_space.dot_rule import strides_of
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from tilewright.graph.affine import affine
 from tilewright.graph.expr import Var, loads
 from tilewright.graph.workload import Workload
-from tilewright.schedules.phases import Phase, PStage, phases
+from tilewright.schedules.phase import Phase, PStage
+from tilewright.schedules.phases import phases
 from tilewright.schedules.steps import (
     At,
     Inline,

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from tilewright.graph.stage import TensorType
 from tilewright.graph.workload import Workload
-from tilewright.schedules.phases import Phase, phases
+from tilewright.schedules.phase import Phase
+from tilewright.schedules.phases import phases
 from tilewright.schedules.steps import At, Inline, Schedule, Split, Step, Winograd
 from tilewright.schedules.target import Target
 

@@ -17,7 +17,8 @@ import numpy as np
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import loads, variables
 from tilewright.graph.workload import Workload
-from tilewright.schedules.phases import PStage, product_factors
+from tilewright.schedules.factors import product_factors
+from tilewright.schedules.phase import PStage
 from tilewright.schedules.steps import At, Order, Pack, Parallel, Step, Unroll, Vectorize
 from tilewright.schedules.target import Target
 from tilewright.search_space.prologue import worth_threads

@@ -8,7 +8,8 @@ repeated in registers; tiles are blocked for the cache; constant factors are pac
 from __future__ import annotations
 
 from tilewright.graph.workload import Workload
-from tilewright.schedules.phases import ACC, Phase, phases
+from tilewright.schedules.phase import ACC, Phase
+from tilewright.schedules.phases import phases
 from tilewright.schedules.steps import At, Schedule, ScheduleError, Step
 from tilewright.schedules.target import Target
 from tilewright.search_space.dot_rule import column_sketches, dot_sketches, stream_sketches

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from tilewright.graph.expr import Load, loads, variables
 from tilewright.graph.workload import Workload
-from tilewright.schedules.phases import ACC, Phase, PStage, phases, product_factors, resolve_views
+from tilewright.schedules.factors import product_factors
+from tilewright.schedules.phase import ACC, Phase, PStage
+from tilewright.schedules.phases import phases
+from tilewright.schedules.rewrites import resolve_views
 from tilewright.schedules.steps import (
     At,
     Inline,

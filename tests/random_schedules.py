@@ -11,7 +11,10 @@ import numpy as np
 
 from helpers import host
 from tilewright.graph.workload import Workload
-from tilewright.schedules.phases import ACC, Phase, PStage, phases, product_factors, resolve_views
+from tilewright.schedules.factors import product_factors
+from tilewright.schedules.phase import ACC, Phase, PStage
+from tilewright.schedules.phases import phases
+from tilewright.schedules.rewrites import resolve_views
 from tilewright.schedules.steps import (
     At,
     Inline,
