@@ -124,7 +124,7 @@ def _factors(e: Expr) -> list[Expr]:
 
 
 def _axes_used(e: Expr, names: list[str]) -> list[str]:
-    from tilewright.graph.expr import variables
+    from tilewright.graph.traverse import variables
 
     used = variables(e)
     return [n for n in names if n in used]

@@ -14,9 +14,10 @@ import numpy as np
 from tilewright.graph.affine import Affine, affine, make
 from tilewright.graph.dtypes import FLOATS, SIZES, numpy_dtype
 from tilewright.graph.evaluate import evaluate_nodes
-from tilewright.graph.expr import Const, Expr, Load, Op, Var, cast, const, index, loads, rewrite, substitute, var
+from tilewright.graph.expr import Const, Expr, Load, Op, Var, cast, const, index, var
 from tilewright.graph.graph import Array, Graph
 from tilewright.graph.stage import Node, Stage, TensorType, View
+from tilewright.graph.traverse import loads, rewrite, substitute
 
 #: Results larger than this stay computed at run time.
 FOLD_LIMIT = 64 << 20

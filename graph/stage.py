@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilewright.graph.dtypes import FLOATS, SIZES, GraphError, check_dtype, int_range
-from tilewright.graph.expr import Const, Expr, Load, const, loads, variables
+from tilewright.graph.expr import Const, Expr, Load, const
+from tilewright.graph.traverse import loads, variables
 
 #: What a reduction starts from. ``max``/``min`` start from the smallest/largest value of the type.
 REDUCERS = ("sum", "prod", "max", "min")

@@ -14,8 +14,9 @@ from functools import cached_property
 from typing import Any
 
 from tilewright.graph.dtypes import SIZES, GraphError
-from tilewright.graph.expr import MATHS, Const, Expr, Load, Op, Var, children, rewrite, walk
+from tilewright.graph.expr import MATHS, Const, Expr, Load, Op, Var
 from tilewright.graph.stage import Axes, Node, Stage, TensorType, View
+from tilewright.graph.traverse import children, rewrite, walk
 
 Json = Any
 FORMAT = 1

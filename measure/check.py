@@ -20,8 +20,9 @@ import numpy as np
 
 from tilewright.graph.dtypes import FLOATS, numpy_dtype
 from tilewright.graph.evaluate import evaluate_nodes
-from tilewright.graph.expr import COMPARE, ROUNDING, Const, Expr, Load, Op, walk
+from tilewright.graph.expr import COMPARE, ROUNDING, Const, Expr, Load, Op
 from tilewright.graph.graph import Array
+from tilewright.graph.traverse import walk
 from tilewright.graph.workload import Workload
 from tilewright.measure.harness import Bound, Harness
 from tilewright.measure.inputs import INTEGERS, RANDOM, generate, integer_ranges

@@ -13,8 +13,9 @@ from typing import Any, Final
 import numpy as np
 
 from tilewright.graph.dtypes import INTS, SIZES, int_range, numpy_dtype
-from tilewright.graph.expr import Expr, Load, Op, walk
+from tilewright.graph.expr import Expr, Load, Op
 from tilewright.graph.graph import Array
+from tilewright.graph.traverse import walk
 from tilewright.graph.workload import Workload
 from tilewright.measure.ranges import Ranges, dependencies
 

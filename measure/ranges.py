@@ -9,8 +9,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 from tilewright.graph.dtypes import FLOATS, INTS, int_range
-from tilewright.graph.expr import COMPARE, ROUNDING, Const, Expr, Load, Op, Var, walk
+from tilewright.graph.expr import COMPARE, ROUNDING, Const, Expr, Load, Op, Var
 from tilewright.graph.stage import Stage, View
+from tilewright.graph.traverse import walk
 from tilewright.graph.workload import Workload
 
 Range = tuple[float, float]

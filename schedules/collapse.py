@@ -8,8 +8,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 from tilewright.graph.affine import affine, make
-from tilewright.graph.expr import Expr, Load, Var, loads, rewrite, var, variables
+from tilewright.graph.expr import Expr, Load, Var, var
 from tilewright.graph.stage import Axes
+from tilewright.graph.traverse import loads, rewrite, variables
 from tilewright.schedules.phase import Phase, PStage
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tilewright.graph.expr import Expr, Load, Op, Var, children, rewrite
+from tilewright.graph.expr import Expr, Load, Op, Var
 from tilewright.graph.stage import Stage
+from tilewright.graph.traverse import children, rewrite
 
 FALLING = "exp_falling"
 """The kind of operation that takes the place of ``exp``."""

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import SIZES
-from tilewright.graph.expr import MATHS, Expr, Load, Op, show, variables
+from tilewright.graph.expr import MATHS, Expr, Load, Op
+from tilewright.graph.traverse import show, variables
 from tilewright.schedules.falling import FALLING
 
 SCOPES = ("register", "thread", "shared", "packed")

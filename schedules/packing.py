@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tilewright.graph.expr import Expr, loads, variables
+from tilewright.graph.expr import Expr
+from tilewright.graph.traverse import loads, variables
 from tilewright.schedules.factors import product_factors
 from tilewright.schedules.loops import Item, StageLoops
 from tilewright.schedules.nest import Alloc, Buffer, Node, Note, seq

@@ -20,8 +20,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilewright.graph.affine import Ranges, affine
-from tilewright.graph.expr import Expr, Load, Var, const, loads, rewrite, show, var
+from tilewright.graph.expr import Expr, Load, Var, const, var
 from tilewright.graph.stage import Stage, TensorType
+from tilewright.graph.traverse import loads, rewrite, show
 from tilewright.graph.workload import Workload
 from tilewright.schedules.collapse import collapse
 from tilewright.schedules.falling import falling

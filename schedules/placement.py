@@ -8,7 +8,8 @@ host): it then has the loops of the host. All of this is known before any loop i
 
 from __future__ import annotations
 
-from tilewright.graph.expr import Var, loads
+from tilewright.graph.expr import Var
+from tilewright.graph.traverse import loads
 from tilewright.schedules.factors import product_factors
 from tilewright.schedules.loops import StageLoops, sizes_of, stage_loops
 from tilewright.schedules.phase import Phase, PStage

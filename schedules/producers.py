@@ -9,7 +9,8 @@ static widths, is left to :mod:`tilewright.schedules.accumulators`.
 
 from __future__ import annotations
 
-from tilewright.graph.expr import Var, loads, var, variables
+from tilewright.graph.expr import Var, var
+from tilewright.graph.traverse import loads, variables
 from tilewright.schedules.accumulators import accumulate
 from tilewright.schedules.loops import StageLoops
 from tilewright.schedules.nest import Buffer, Node, Seq, seq

@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import FLOATS
-from tilewright.graph.expr import Expr, Load, Var, const, rewrite, substitute, var, variables
+from tilewright.graph.expr import Expr, Load, Var, const, var
 from tilewright.graph.stage import Stage, TensorType
+from tilewright.graph.traverse import rewrite, substitute, variables
 from tilewright.graph.workload import Workload
 from tilewright.schedules.factors import product, product_factors
 from tilewright.schedules.phase import ACC

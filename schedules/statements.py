@@ -8,7 +8,8 @@ while they are made, so that a program that is far too large is refused before i
 from __future__ import annotations
 
 from tilewright.graph.affine import Affine, affine
-from tilewright.graph.expr import Expr, Load, Var, rewrite
+from tilewright.graph.expr import Expr, Load, Var
+from tilewright.graph.traverse import rewrite
 from tilewright.schedules.factors import product_factors
 from tilewright.schedules.nest import Store
 from tilewright.schedules.phase import Phase, PStage

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright.graph.affine import affine, interval
-from tilewright.graph.expr import Const, Expr, loads, show, variables
+from tilewright.graph.expr import Const, Expr
+from tilewright.graph.traverse import loads, show, variables
 from tilewright.schedules.nest import Alloc, If, Loop, Node, Program, Seq, Store, lines, walk
 
 

@@ -21,8 +21,9 @@ from dataclasses import dataclass, replace
 
 from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import FLOATS
-from tilewright.graph.expr import Expr, Load, const, loads, rewrite, select, substitute, var, variables
+from tilewright.graph.expr import Expr, Load, const, select, var
 from tilewright.graph.stage import Stage
+from tilewright.graph.traverse import loads, rewrite, substitute, variables
 from tilewright.graph.workload import Workload
 from tilewright.schedules.factors import product, product_factors
 from tilewright.schedules.steps import Schedule, Winograd, check

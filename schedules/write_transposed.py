@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import SIZES
-from tilewright.graph.expr import loads
+from tilewright.graph.traverse import loads
 from tilewright.schedules.emit import Function, Value
 from tilewright.schedules.nest import Alloc, Loop, Node, Seq, Store, walk
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 
 from tilewright.graph.affine import Affine
-from tilewright.graph.expr import Const, Expr, Load, Op, binary, variables, walk
+from tilewright.graph.expr import Const, Expr, Load, Op, binary
+from tilewright.graph.traverse import variables, walk
 from tilewright.schedules import write_memory as memory
 from tilewright.schedules.emit import Value, splat_literal
 from tilewright.schedules.scalar import operate

@@ -15,8 +15,9 @@ import numpy as np
 
 from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import SIZES
-from tilewright.graph.expr import Expr, Load, loads, variables
+from tilewright.graph.expr import Expr, Load
 from tilewright.graph.stage import TensorType
+from tilewright.graph.traverse import loads, variables
 from tilewright.schedules.factors import product_factors
 from tilewright.schedules.phase import Phase, PStage
 from tilewright.schedules.steps import Pack

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilewright.graph.expr import Load, Op, variables
+from tilewright.graph.expr import Load, Op
 from tilewright.graph.stage import Stage
+from tilewright.graph.traverse import variables
 from tilewright.graph.workload import Workload
 from tilewright.schedules.factors import product_factors
 from tilewright.schedules.phase import ACC, Phase, PStage

@@ -14,7 +14,8 @@ from math import prod
 
 from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import SIZES
-from tilewright.graph.expr import Expr, loads, variables
+from tilewright.graph.expr import Expr
+from tilewright.graph.traverse import loads, variables
 from tilewright.graph.workload import Workload
 from tilewright.schedules.factors import product_factors
 from tilewright.schedules.phase import PStage

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.graph.expr import Const, Var, loads
+from tilewright.graph.expr import Const, Var
 from tilewright.graph.graph import Graph
 from tilewright.graph.stage import Stage
 from tilewright.graph.storage import storage
+from tilewright.graph.traverse import loads
 from tilewright.graph.workload import Workload, canonical
 from tilewright.schedules.target import Target
 from tilewright.search_space.attention_rule import attention_sketches

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import SIZES
-from tilewright.graph.expr import loads
+from tilewright.graph.traverse import loads
 from tilewright.graph.workload import Workload
 from tilewright.schedules.phase import PStage
 from tilewright.schedules.phases import phases

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import FLOATS, SIZES
-from tilewright.graph.expr import COMPARE, MATHS, Const, Expr, Load, Op, loads, variables
+from tilewright.graph.expr import COMPARE, MATHS, Const, Expr, Load, Op
+from tilewright.graph.traverse import loads, variables
 from tilewright.schedules.factors import product_factors
 from tilewright.schedules.falling import FALLING
 from tilewright.schedules.phase import Phase, PStage

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.graph.dtypes import FLOATS
-from tilewright.graph.expr import MATHS, Load, Op, Var, loads, variables, walk
+from tilewright.graph.expr import MATHS, Load, Op, Var
 from tilewright.graph.stage import Stage
+from tilewright.graph.traverse import loads, variables, walk
 from tilewright.graph.workload import Workload
 from tilewright.schedules.factors import product_factors
 from tilewright.schedules.rewrites import resolve_views

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.graph.dtypes import SIZES
-from tilewright.graph.expr import variables
+from tilewright.graph.traverse import variables
 from tilewright.graph.workload import Workload
 from tilewright.schedules.factors import product_factors
 from tilewright.schedules.steps import Order, Pack, Parallel, Step, Unroll, Vectorize

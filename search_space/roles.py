@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.graph.affine import affine
-from tilewright.graph.expr import Expr, loads, variables
+from tilewright.graph.expr import Expr
+from tilewright.graph.traverse import loads, variables
 from tilewright.schedules.factors import product_factors
 from tilewright.schedules.phase import PStage
 from tilewright.schedules.target import Target

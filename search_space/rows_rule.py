@@ -7,7 +7,8 @@ the reduced axis is the vector axis (several accumulators), or, where another ax
 from __future__ import annotations
 
 from tilewright.graph.affine import affine
-from tilewright.graph.expr import Var, loads
+from tilewright.graph.expr import Var
+from tilewright.graph.traverse import loads
 from tilewright.graph.workload import Workload
 from tilewright.schedules.phase import Phase, PStage
 from tilewright.schedules.phases import phases

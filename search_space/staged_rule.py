@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.graph.dtypes import SIZES
-from tilewright.graph.expr import loads, variables
+from tilewright.graph.traverse import loads, variables
 from tilewright.graph.workload import Workload
 from tilewright.schedules.factors import product_factors
 from tilewright.schedules.phase import PStage

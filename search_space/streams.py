@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import SIZES
-from tilewright.graph.expr import Load, loads
+from tilewright.graph.expr import Load
+from tilewright.graph.traverse import loads
 from tilewright.schedules.factors import product_factors
 from tilewright.schedules.phase import Phase, PStage
 from tilewright.schedules.steps import Pack

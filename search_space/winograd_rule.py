@@ -10,7 +10,8 @@ follows the convolution. What is searched is the tile size, the products, and wh
 
 from __future__ import annotations
 
-from tilewright.graph.expr import Load, loads, variables
+from tilewright.graph.expr import Load
+from tilewright.graph.traverse import loads, variables
 from tilewright.graph.workload import Workload
 from tilewright.schedules.factors import product_factors
 from tilewright.schedules.phase import ACC, Phase, PStage

@@ -160,7 +160,7 @@ class _Composer:
         order: list[str],
         sizes: dict[str, tuple[int, ...]],
     ) -> Pack:
-        from tilewright.graph.expr import variables
+        from tilewright.graph.traverse import variables
 
         used = variables(factor)
         if self.chance(0.6) or not order:

@@ -10,8 +10,9 @@ import pytest
 
 from helpers import Case, case, check, host, values
 from tilewright.graph import ops
-from tilewright.graph.expr import Op, const, select, unary, walk
+from tilewright.graph.expr import Op, const, select, unary
 from tilewright.graph.graph import Graph, Tensor
+from tilewright.graph.traverse import walk
 from tilewright.schedules.falling import FALLING
 from tilewright.schedules.nest import Alloc
 from tilewright.schedules.nest import walk as nodes_of

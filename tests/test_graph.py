@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from tilewright.graph import Graph, GraphError, Stage, Tensor, View, evaluate, ops, optimise, passes
-from tilewright.graph.expr import Const, Op, const, var, walk
+from tilewright.graph.expr import Const, Op, const, var
 from tilewright.graph.scaling import fold_scaling
+from tilewright.graph.traverse import walk
 
 Build = Callable[..., Tensor]
 

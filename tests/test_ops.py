@@ -13,8 +13,8 @@ from scipy import signal, special
 
 from tilewright.graph import Graph, GraphError, Tensor, evaluate, ops, optimise
 from tilewright.graph.affine import affine
-from tilewright.graph.expr import loads
 from tilewright.graph.stage import Stage
+from tilewright.graph.traverse import loads
 
 Build = Callable[..., Tensor]
 
