@@ -19,9 +19,9 @@ from tilewright.schedules import jit
 from tilewright.schedules.kernel import build
 from tilewright.schedules.lower import module
 from tilewright.schedules.target import Target
+from tilewright.search_space.ranked import RankedStrategy
 from tilewright.search_space.sketch import enumerate_points
 from tilewright.search_space.space import space
-from tilewright.search_space.strategies import RankedStrategy
 from tilewright.tasks import extract
 
 CANDIDATES = 100_000

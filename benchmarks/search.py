@@ -33,9 +33,11 @@ from tilewright.graph import ops
 from tilewright.graph.graph import Graph
 from tilewright.learning import Learner
 from tilewright.measure import LocalRunner, Outcome, ReplayRunner, Request
+from tilewright.search_space.candidate import Candidate
 from tilewright.search_space.sketch import Param, Sketch, enumerate_points
 from tilewright.search_space.space import Space, space
-from tilewright.search_space.strategies import Candidate, SearchConfig, make_strategy
+from tilewright.search_space.strategies import make_strategy
+from tilewright.search_space.strategy import SearchConfig
 from tilewright.tasks import default_candidate, extract
 
 COMPARED = ("ranked", "random", "optuna")

@@ -9,9 +9,9 @@ from helpers import Case, case, check, host, values
 from tilewright.cost_model.prior import prior_ns
 from tilewright.graph.expr import maximum
 from tilewright.graph.graph import Graph, Tensor
+from tilewright.search_space.candidate import Candidate
 from tilewright.search_space.sketch import Sketch, enumerate_points
 from tilewright.search_space.space import space
-from tilewright.search_space.strategies import Candidate
 from tilewright.tasks import applies
 
 RNG = np.random.default_rng(0)

@@ -25,8 +25,10 @@ from tilewright.graph.evaluate import evaluate
 from tilewright.graph.graph import Graph
 from tilewright.measure import LocalRunner, Outcome, Policy, Request
 from tilewright.schedules.target import Target
+from tilewright.search_space.candidate import Candidate
 from tilewright.search_space.space import space
-from tilewright.search_space.strategies import STRATEGIES, Candidate, SearchConfig, make_strategy
+from tilewright.search_space.strategies import STRATEGIES, make_strategy
+from tilewright.search_space.strategy import SearchConfig
 from tilewright.session import Session
 from tilewright.tasks import Task, default_for, extract
 from tilewright.tuner import Budget, TuneError, tune

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from tilewright.measure import Outcome, paired
 from tilewright.measure.request import Runner
-from tilewright.search_space.strategies import Candidate
+from tilewright.search_space.candidate import Candidate
 from tilewright.session import LEAST_CONTEST, Search, Session, identity
 from tilewright.tuning_logs import Hit
 

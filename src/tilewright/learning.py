@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from tilewright.cost_model import AbstractRanker, Dataset, default_ranker
 from tilewright.cost_model.features import FEATURES, features_and_prior
 from tilewright.cost_model.prior import prior_ns
+from tilewright.search_space.candidate import Candidate
 from tilewright.search_space.sketch import Ints, Sketch
-from tilewright.search_space.strategies import Candidate
 
 REFIT_AFTER = 24
 """New rows before a refit, at least; later a tenth of what is there."""

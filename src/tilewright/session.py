@@ -19,9 +19,11 @@ from tilewright.measure.request import Runner
 from tilewright.results import Event, Listener
 from tilewright.schedules.target import Target
 from tilewright.schedules.winograd import error_bound
+from tilewright.search_space.candidate import Candidate
 from tilewright.search_space.sketch import Ints, Sketch
 from tilewright.search_space.space import Space, space
-from tilewright.search_space.strategies import Candidate, SearchConfig, Strategy, make_strategy
+from tilewright.search_space.strategies import make_strategy
+from tilewright.search_space.strategy import SearchConfig, Strategy
 from tilewright.tasks import Task, default_candidate
 from tilewright.tuning_logs import (
     AA_NOISE,

@@ -13,10 +13,10 @@ from tilewright.graph.workload import Workload
 from tilewright.schedules.apply import apply
 from tilewright.schedules.steps import ScheduleError
 from tilewright.schedules.target import Target
+from tilewright.search_space.candidate import Candidate, preferred
 from tilewright.search_space.fusion import fuse
 from tilewright.search_space.sketch import enumerate_points
 from tilewright.search_space.space import Space, space
-from tilewright.search_space.strategies import Candidate, preferred
 
 
 @dataclass(frozen=True)
