@@ -7,6 +7,7 @@ microsecond.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tilewright.graph.dtypes import UNSIGNED
@@ -168,3 +169,16 @@ class Function:
             source = a if mask[0] < a.lanes or b is None else b
             return self.op(f"extractelement {source.typed}, i64 {both}", a.dtype)
         return self.op(f"shufflevector {a.typed}, {other}, <{len(mask)} x i32> <{text}>", a.dtype, len(mask))
+
+
+Emit = Callable[[Function, list[Value], str, int], Value]
+"""Writes an operation on values of equal lane counts: ``emit(function, arguments, dtype of the result, lanes)``."""
+
+
+def instruction(text: str) -> Emit:
+    """One instruction on two values: ``instruction("add")``."""
+
+    def emit(fn: Function, a: list[Value], dtype: str, lanes: int) -> Value:
+        return fn.op(f"{text} {a[0].typed}, {a[1].name}", dtype, lanes)
+
+    return emit

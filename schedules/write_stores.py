@@ -15,9 +15,10 @@ from tilewright.graph.affine import Affine
 from tilewright.graph.dtypes import FLOATS, SIZES
 from tilewright.graph.expr import Op
 from tilewright.schedules import write_memory as memory
+from tilewright.schedules.across import REDUCER_OPS, across
 from tilewright.schedules.emit import FAST, Value, vector_type
 from tilewright.schedules.nest import Store
-from tilewright.schedules.scalar import REDUCER_OPS, across, operate
+from tilewright.schedules.scalar import operate
 from tilewright.schedules.write_scope import Scope
 from tilewright.schedules.write_transposed import Held, Place, transpose
 from tilewright.schedules.write_values import value
