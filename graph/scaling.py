@@ -15,10 +15,10 @@ import numpy as np
 
 from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import FLOATS, numpy_dtype
+from tilewright.graph.edits import eliminate_dead, rebuilt, rename_loads, retargeted, with_body
 from tilewright.graph.evaluate import evaluate_expr
 from tilewright.graph.expr import Expr, Load, Op, Var, binary, const, index, var
 from tilewright.graph.graph import Array, Graph
-from tilewright.graph.passes import eliminate_dead, rebuilt, rename_loads, retargeted, with_body
 from tilewright.graph.stage import Node, Stage, TensorType, View
 from tilewright.graph.traverse import loads, substitute, variables
 

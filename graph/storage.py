@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
-from tilewright.graph.affine import Affine, affine, make
-from tilewright.graph.expr import Const, Expr, Load, Op, Var
+from tilewright.graph.expr import Load
 from tilewright.graph.graph import Graph
-from tilewright.graph.stage import Stage, TensorType, View
+from tilewright.graph.moves import joined_parts, slice_offset
+from tilewright.graph.stage import Stage, View
 
 ALIGN = 64
 
@@ -63,76 +63,6 @@ class Storage:
 def storage(graph: Graph) -> Storage:
     """The places of all tensors of a graph, decided greedily in the order of its nodes."""
     return _Planner(graph).run()
-
-
-def slice_offset(s: Stage, types: Mapping[str, TensorType]) -> int | None:
-    """The first element, where ``s`` copies a contiguous range of its source in order; None where it does anything else."""
-    if s.reduce or not isinstance(s.body, Load) or not s.type.size:
-        return None
-    source = types[s.body.tensor]
-    ranges = {a: (0, e - 1) for a, e in s.axes}
-    flat = Affine((), 0)
-    for i, stride in zip(s.body.index, source.strides, strict=True):
-        form = affine(i, ranges)
-        if form is None:
-            return None
-        flat = flat + form.scale(stride)
-    moving = {a for a, e in s.axes if e > 1}
-    want = make({a: stride for (a, _), stride in zip(s.axes, s.type.strides, strict=True) if a in moving}, flat.const)
-    return flat.const if make({v: c for v, c in flat.terms if v in moving}, flat.const) == want else None
-
-
-def joined_parts(s: Stage, types: Mapping[str, TensorType]) -> list[tuple[str, int]] | None:
-    """``(tensor, first element)`` of each part, where ``s`` joins whole tensors into contiguous ranges in order; None where
-    it does anything else."""
-    if s.reduce:
-        return None
-    body: Expr = s.body
-    axis: str | None = None
-    out: list[tuple[str, int]] = []
-    start = 0
-    while isinstance(body, Op) and body.kind == "select":
-        condition, part, body = body.args
-        cut = _below(condition)
-        if cut is None or (axis is not None and cut[0] != axis):
-            return None
-        axis = cut[0]
-        if not _whole(part, s, axis, start, cut[1], types):
-            return None
-        assert isinstance(part, Load)
-        out.append((part.tensor, start))
-        start = cut[1]
-    if axis is None or not _whole(body, s, axis, start, s.extents[axis], types):
-        return None
-    assert isinstance(body, Load)
-    out.append((body.tensor, start))
-    names = [a for a, _ in s.axes]
-    if any(e != 1 for _, e in s.axes[: names.index(axis)]):
-        return None
-    stride = s.type.strides[names.index(axis)]
-    return [(t, first * stride) for t, first in out]
-
-
-def _below(condition: Expr) -> tuple[str, int] | None:
-    """``(axis, n)`` for the condition ``axis < n``."""
-    if isinstance(condition, Op) and condition.kind == "lt":
-        a, b = condition.args
-        if isinstance(a, Var) and isinstance(b, Const):
-            return a.name, int(b.value)
-    return None
-
-
-def _whole(e: Expr, s: Stage, axis: str, start: int, stop: int, types: Mapping[str, TensorType]) -> bool:
-    """Whether ``e`` loads the whole of a tensor that takes ``start..stop`` of ``axis`` and all of every other axis."""
-    if not isinstance(e, Load) or len(e.index) != len(s.axes) or start >= stop:
-        return False
-    for i, extent, (a, n) in zip(e.index, types[e.tensor].shape, s.axes, strict=True):
-        form = affine(i)
-        first = start if a == axis else 0
-        plain = form == Affine(((a, 1),), -first) or (form == Affine((), 0) and extent == 1)
-        if not plain or extent != (stop - start if a == axis else n):
-            return False
-    return True
 
 
 class _Planner:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tilewright.graph import Graph, GraphError, Stage, Tensor, View, evaluate, ops, optimise, passes
+from tilewright.graph.edits import eliminate_dead
 from tilewright.graph.expr import Const, Op, const, var
 from tilewright.graph.scaling import fold_scaling
 from tilewright.graph.traverse import walk
@@ -100,7 +101,7 @@ def test_dead_nodes_go_and_inputs_stay() -> None:
     ops.add(x, unused)
     g.constant(random(5))
     g.output(ops.relu(x))
-    after = passes.eliminate_dead(g)
+    after = eliminate_dead(g)
     assert len(after.nodes) == 1
     assert not after.constants
     same_values(g, after)
