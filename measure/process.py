@@ -28,7 +28,7 @@ START_S: Final = 60.0
 _TAIL: Final = 8000
 
 
-def command(module: str = "tilewright.measure.worker") -> tuple[str, ...]:
+def command(module: str = "tilewright.measure.worker_process") -> tuple[str, ...]:
     """The command line of a worker: ``main()`` of a module that is on the import path.
 
     The front door of the package is not run in it, because that imports the whole tuner.

@@ -48,7 +48,7 @@ class LocalRunner:
         memory_bytes: int | None = None,
         cpus: Sequence[int] = (),
         lock_file: Path | None = None,
-        worker_module: str = "tilewright.measure.worker",
+        worker_module: str = "tilewright.measure.worker_process",
     ) -> None:
         if workers_for_build < 1:
             raise ValueError(f"workers_for_build: expected at least 1; got {workers_for_build}")

@@ -19,27 +19,22 @@ noise      A/A test of a checked kernel               ``noise``
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import hashlib
 import math
 import os
 import resource
-import signal
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tilewright.graph.dtypes import GraphError
 from tilewright.graph.workload import Workload
 from tilewright.graph.workload import parse as parse_workload
 from tilewright.measure.check import Reference
 from tilewright.measure.harness import Bound, Harness
-from tilewright.measure.messages import LARGEST, LENGTH, Decoder, Message, encode
+from tilewright.measure.messages import Message
 from tilewright.measure.policy import Policy
-from tilewright.measure.priority import take_priority
 from tilewright.measure.stats import median
 from tilewright.measure.timing import (
     LEAST_SAMPLES,
@@ -60,7 +55,6 @@ from tilewright.schedules.steps import parse as parse_schedule
 from tilewright.schedules.target import Target
 from tilewright.schedules.winograd import amplification
 
-_PR_SET_PDEATHSIG = 1
 ROTATING_COPIES = (2, 64)
 """Fewest and most copies of the tensors under the rotating policy."""
 
@@ -268,83 +262,3 @@ def surroundings() -> dict[str, float]:
         text = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq").read_text(encoding="ascii")
         found["cpu_mhz"] = int(text) / 1000
     return found
-
-
-def resident_bytes() -> int:
-    """Resident memory of this process (0 where the system does not tell)."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-# ---------------------------------------------------------------- process
-
-
-def die_with_parent(parent: int) -> None:
-    """Be killed when the parent ends, however it ends (Linux; elsewhere a worker notices when it is next
-    idle)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def serve(worker_type: type[Worker]) -> None:
-    """Answer messages from standard input on standard output until it ends. The first message is the
-    greeting, with the ``target``, the parent's process ``id``, ``memory`` (a limit in bytes) and a
-    ``folder``."""
-    answers = os.dup(1)
-    os.dup2(2, 1)  # what anything here prints must not end up between the answers
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner decides when a worker ends
-    decoder = Decoder()
-    greeting = _read(decoder)
-    if greeting is None:
-        return
-    die_with_parent(greeting["parent"])
-    if greeting["memory"]:
-        resource.setrlimit(resource.RLIMIT_AS, (greeting["memory"], greeting["memory"]))
-    if greeting["cpus"]:
-        os.sched_setaffinity(0, greeting["cpus"])
-    folder = Path(greeting["folder"]) if greeting["folder"] else None
-    worker = worker_type(Target.from_json(greeting["target"]), folder)
-    _write(answers, {"status": "ready", "resident": resident_bytes()})
-    while (message := _read(decoder)) is not None:
-        try:
-            answer: dict[str, Any] = worker.answer(message)
-        except MemoryError as error:
-            # the process is of no use any more: the runner replaces it
-            _write(
-                answers,
-                {"status": "crash", "error": f"out of memory (limit: {greeting['memory']} bytes): {error}"},
-            )
-            return
-        _write(answers, {**answer, "resident": resident_bytes()})
-
-
-def _read(decoder: Decoder) -> Message | None:
-    while (message := decoder.next()) is None:
-        data = os.read(0, 1 << 16)
-        if not data:
-            return None
-        decoder.feed(data)
-    return message
-
-
-def _write(handle: int, message: Message) -> None:
-    data = memoryview(encode(message))
-    if len(data) > LARGEST + LENGTH.size:
-        raise MemoryError(f"an answer of {len(data)} bytes")
-    while data:
-        data = data[os.write(handle, data) :]
-
-
-def main() -> None:
-    """Entry of the process that a runner starts."""
-    take_priority()
-    serve(Worker)
-
-
-if __name__ == "__main__":
-    main()

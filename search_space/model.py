@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.graph.affine import affine
-from tilewright.graph.dtypes import FLOATS, SIZES
-from tilewright.graph.expr import COMPARE, MATHS, Const, Expr, Load, Op
+from tilewright.graph.dtypes import SIZES
 from tilewright.graph.traverse import loads, variables
 from tilewright.schedules.factors import product_factors
-from tilewright.schedules.falling import FALLING
 from tilewright.schedules.phase import Phase, PStage
 from tilewright.schedules.steps import At, Order, Pack, Parallel, Split, Spread, Stream, Unroll, Vectorize
 from tilewright.search_space.access import Access, Terms, accesses, packed_factors
+from tilewright.search_space.arithmetic import Arithmetic
 from tilewright.search_space.sketch import Open, Sketch, evaluate
 from tilewright.search_space.streams import streams
 
@@ -88,13 +87,6 @@ class PhaseModel:
     """Of the bytes packed on every run, those that are read out of order."""
     packs: int
     """Copies made on every run; each is a parallel region of its own."""
-
-
-#: Rough cost of a maths function, in fused multiply-adds of the same vector width.
-MATHS_COST = {
-    "exp": 12, FALLING: 9, "tanh": 16, "sigmoid": 18, "erf": 26, "log": 24, "sqrt": 8, "rsqrt": 12, "pow": 90, "sin": 70,
-    "cos": 70,
-}  # fmt: skip
 
 
 def model(sketch: Sketch, rows: NDArray[np.int64]) -> list[PhaseModel]:
@@ -254,7 +246,7 @@ def _stage(
     unrolled = frozenset(lp.axis for lp in loops if lp.kind == "unroll") - {
         lp.axis for lp in loops if lp.kind != "unroll"
     }
-    arithmetic, maths, guards = _Arithmetic(unrolled, packed_factors(stage, sketch)).of(stage.body, stage.reducer)
+    arithmetic, maths, guards = Arithmetic(unrolled, packed_factors(stage, sketch)).of(stage.body, stage.reducer)
     stream = any(isinstance(s, Stream) and s.stage == stage.name for s in sketch.template)
     return StageModel(
         stage.name,
@@ -274,57 +266,3 @@ def _stage(
         guards,
         streams(stage, phase, sketch, loops, n),
     )
-
-
-class _Arithmetic:
-    """Counts the operations of a body at each point. ``unrolled`` axes are constants where code is written, ``packed``
-    factors are only read."""
-
-    def __init__(self, unrolled: frozenset[str], packed: list[Expr]) -> None:
-        self.unrolled = unrolled
-        self.seen: set[Expr] = set(packed)
-        self.guards: list[frozenset[str]] = []
-
-    def of(self, body: Expr, reducer: str | None) -> tuple[int, float, tuple[frozenset[str], ...]]:
-        """Simple operations at each point (a multiply that is summed counts as one fused operation), the cost
-        of its maths, and the axes of its index comparisons. What computes an index is not counted."""
-        fused = 1 if reducer == "sum" and isinstance(body, Op) and body.kind == "mul" and body.dtype in FLOATS else 0
-        ops, maths = self._count(body)
-        return max(1, ops + (1 if reducer else 0) - fused), maths, tuple(self.guards)
-
-    def _count(self, e: Expr) -> tuple[int, float]:
-        if e in self.seen or not isinstance(e, Op):
-            return 0, 0.0
-        self.seen.add(e)
-        if e.kind in COMPARE and not list(loads(e)):
-            self.guards.append(frozenset(variables(e)))
-            return 0, 0.0
-        if e.kind == "select" and variables(e.args[0]) <= self.unrolled and not loads(e.args[0]):
-            return self._longer(e.args[1], e.args[2])
-        if e.kind == "select" and isinstance(e.args[1], Load) and isinstance(e.args[2], Const) and e.args[2].value == 0:
-            return self._count(e.args[0])  # a guarded load gives that zero
-        ops, maths = 0, 0.0
-        if e.kind in MATHS or e.kind in ("pow", FALLING):
-            maths = MATHS_COST.get(e.kind, 30)
-        elif e.kind in ("div", "floordiv", "mod", "fmod"):
-            maths = 4 if e.dtype in FLOATS else 20
-        elif e.kind not in ("cast", "and", "or", "not"):
-            ops = 1
-        for x in e.args:
-            more, cost = self._count(x)
-            ops, maths = ops + more, maths + cost
-        return ops, maths
-
-    def _longer(self, then: Expr, otherwise: Expr) -> tuple[int, float]:
-        """The longer of two sides of which one is written."""
-        before, guards = set(self.seen), len(self.guards)
-        first = self._count(then)
-        after, found = self.seen, self.guards[guards:]
-        self.seen = before
-        del self.guards[guards:]
-        second = self._count(otherwise)
-        if sum(first) > sum(second):
-            self.seen = after
-            self.guards[guards:] = found
-            return first
-        return second

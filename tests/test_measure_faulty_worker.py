@@ -12,7 +12,8 @@ from pathlib import Path
 from tilewright.graph.workload import Workload
 from tilewright.measure.harness import Harness
 from tilewright.measure.messages import Message
-from tilewright.measure.worker import Worker, serve
+from tilewright.measure.worker import Worker
+from tilewright.measure.worker_process import serve
 from tilewright.schedules.lower import module
 from tilewright.schedules.target import Target
 
