@@ -35,12 +35,12 @@ from benchmarks.text import geometric_mean as geometric_mean
 from benchmarks.text import markdown as markdown
 from benchmarks.text import ms_text as ms_text
 from benchmarks.text import threads_text as threads_text
+from tilewright.compiled import Port
 from tilewright.display import TuneDisplay
 from tilewright.graph.dtypes import numpy_dtype
 from tilewright.graph.graph import Graph
 from tilewright.measure import device_lock
 from tilewright.measure.priority import take_priority
-from tilewright.runtime import Port
 from tilewright.schedules import jit
 from tilewright.schedules.kernel import aligned
 from tilewright.tasks import extract

@@ -29,10 +29,11 @@ from benchmarks import common
 from benchmarks.built_models import built_path
 from benchmarks.common import Array, Side
 from benchmarks.peers import PEERS, Lacking, OnnxRuntimePeer, OpenVinoPeer, make_peers
+from tilewright.compiled import Port
 from tilewright.display import print_table
 from tilewright.graph.graph import Graph
 from tilewright.graph.traverse import loads, variables
-from tilewright.runtime import Port, random_input
+from tilewright.runtime import random_input
 from tilewright.schedules.factors import product_factors
 from tilewright.schedules.kernel import Kernel, build
 from tilewright.schedules.steps import parse as parse_schedule

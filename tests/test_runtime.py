@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright import arena
+from tilewright.compiled import ModelError
 from tilewright.compiler import Choice, MissError, compile_graph
 from tilewright.graph import ops
 from tilewright.graph.evaluate import evaluate
 from tilewright.graph.graph import Graph
-from tilewright.runtime import ModelError, load
+from tilewright.runtime import load
 from tilewright.schedules.steps import parse
 from tilewright.schedules.target import Target
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from tilewright.api import load as load
     from tilewright.api import load_compiled as load_compiled
     from tilewright.api import records_lookup as records_lookup
+    from tilewright.compiled import ModelError as ModelError
     from tilewright.compiler import MissError as MissError
     from tilewright.graph.graph import Graph as Graph
     from tilewright.graph.graph import Tensor as Tensor
     from tilewright.measure import Policy as Policy
     from tilewright.runtime import Executable as Executable
-    from tilewright.runtime import ModelError as ModelError
     from tilewright.schedules.steps import Schedule as Schedule
     from tilewright.schedules.steps import ScheduleError as ScheduleError
     from tilewright.schedules.target import Target as Target
@@ -36,7 +36,7 @@ _HOMES = {
     "Executable": "runtime",
     "Graph": "graph.graph",
     "MissError": "compiler",
-    "ModelError": "runtime",
+    "ModelError": "compiled",
     "Policy": "measure",
     "Schedule": "schedules.steps",
     "ScheduleError": "schedules.steps",

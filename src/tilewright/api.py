@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from tilewright.compiled import Compiled
 from tilewright.compiler import Choice, Lookup, compile_model, parse_choice
 from tilewright.graph.graph import Graph
 from tilewright.graph.workload import Workload
 from tilewright.measure import Policy
-from tilewright.runtime import Compiled, Executable
+from tilewright.runtime import Executable
 from tilewright.runtime import load as load_compiled
 from tilewright.schedules.kernel import build
 from tilewright.schedules.steps import ScheduleError, parse
@@ -80,7 +81,7 @@ def compile_for(
     on_miss: str = "fallback",
     policy: Policy | None = None,
 ) -> Compiled:
-    """As :func:`compile`, for a target that need not be this machine: what a model file holds (``tilewright.runtime.save``)."""
+    """As :func:`compile`, for a target that need not be this machine: what a model file holds (``tilewright.compiled.save``)."""
     lookup = None if store is None else records_lookup(store, target, policy)
     return compile_model(load(model, shapes), target, lookup, on_miss, (policy or Policy()).algorithms)
 

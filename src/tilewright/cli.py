@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,9 @@ from tilewright import __version__
 from tilewright.api import compile as compile_model
 from tilewright.api import compile_for, load, records_lookup
 from tilewright.cli_info import best_command, device_command, records_group
+from tilewright.compiled import save
 from tilewright.compiler import compile_graph
-from tilewright.display import TuneDisplay, print_table, time_text
+from tilewright.display import TuneDisplay
 from tilewright.graph.graph import Graph
 from tilewright.measure import Policy
 from tilewright.options import (
@@ -37,10 +37,11 @@ from tilewright.options import (
     store_exists,
     target_of,
 )
-from tilewright.runtime import Executable, random_input, save
+from tilewright.runtime import Executable, random_input
 from tilewright.runtime import load as load_compiled
 from tilewright.schedules.target import Target
 from tilewright.search_space.strategies import STRATEGIES
+from tilewright.tune_report import print_tuning, tuning_json
 from tilewright.tuner import Budget, tune
 from tilewright.tuning_logs import Store
 
@@ -112,42 +113,9 @@ def tune_command(
             else _end_to_end(graph, target, store, Policy(cache=cache, algorithms=algorithms))
         )
     if as_json:
-        click.echo(json.dumps(_tune_json(result, ends, path)))
+        click.echo(json.dumps(tuning_json(result, ends, path)))
     else:
-        rows = [
-            (
-                t.task.origin[:32],
-                t.task.workload.describe(),
-                str(t.task.weight),
-                time_text(t.default_ns),
-                time_text(t.best_ns),
-                f"{t.default_ns / t.best_ns:.2f}x",
-                str(t.measured),
-            )
-            for t in sorted(result.tasks, key=lambda t: -t.task.weight * t.best_ns)[:20]
-        ]
-        print_table(
-            "kernels (the 20 that cost most)", ("node", "workload", "runs", "default", "best", "gain", "trials"), rows
-        )
-        failed: dict[str, int] = {}
-        for t in result.tasks:
-            for status, n in t.failures.items():
-                failed[status] = failed.get(status, 0) + n
-        click.echo(
-            f"{result.trials} measurements in {result.seconds:.0f} s ({result.stopped}); failures: "
-            + (", ".join(f"{n} {s}" for s, n in failed.items()) or "none")
-        )
-        click.echo(f"sum of kernels: default {time_text(result.default_ns)}, best {time_text(result.best_ns)}")
-        if ends is not None:
-            click.echo(
-                f"end to end:     default {time_text(ends[0])}, tuned {time_text(ends[1])}  ({ends[0] / ends[1]:.2f}x)"
-            )
-        if result.noise > 0.1:
-            click.echo(
-                f"warning: a kernel differed from itself by {result.noise:.0%} before the run; other programs are busy",
-                err=True,
-            )
-        click.echo(f"records: {path}")
+        print_tuning(result, ends, path)
     if result.interrupted:
         sys.exit(EXIT_INTERRUPTED)
 
@@ -159,40 +127,6 @@ def _end_to_end(graph: Graph, target: Target, store: Store, policy: Policy) -> t
     samples = [[m.time(0.15) for m in models] for _ in range(3)]
     default, tuned = np.median(np.asarray(samples), axis=0) * 1e9
     return float(default), float(tuned)
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no infinity: a task without a time is null."""
-    return value if math.isfinite(value) else None
-
-
-def _tune_json(result: Any, ends: tuple[float, float] | None, path: str) -> dict[str, Any]:
-    return {
-        "run": result.run_id,
-        "records": path,
-        "trials": result.trials,
-        "seconds": result.seconds,
-        "stopped": result.stopped,
-        "interrupted": result.interrupted,
-        "noise": result.noise,
-        "default_ns": _finite(result.default_ns),
-        "best_ns": _finite(result.best_ns),
-        "end_to_end_ns": None if ends is None else {"default": ends[0], "tuned": ends[1]},
-        "tasks": [
-            {
-                "workload": t.task.workload.hash,
-                "describe": t.task.workload.describe(),
-                "origin": t.task.origin,
-                "weight": t.task.weight,
-                "default_ns": _finite(t.default_ns),
-                "best_ns": _finite(t.best_ns),
-                "measured": t.measured,
-                "known": t.known,
-                "failures": t.failures,
-            }
-            for t in result.tasks
-        ],
-    }
 
 
 @main.command("compile")

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright.arena import Block, plan
+from tilewright.compiled import Array, Compiled, KernelInfo, Port, Slot
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes import prepared
 from tilewright.graph.storage import storage
 from tilewright.graph.workload import Workload
-from tilewright.runtime import MODEL, PREPARE, Array, Compiled, Executable, KernelInfo, Port, Slot
+from tilewright.runtime import MODEL, PREPARE, Executable
 from tilewright.schedules import jit
 from tilewright.schedules.kernel import Built, build
 from tilewright.schedules.lower import module

@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
+from tilewright.compiled import ModelError
 from tilewright.compiler import MissError
 from tilewright.graph.dtypes import GraphError
 from tilewright.measure import DeviceError
-from tilewright.runtime import ModelError
 from tilewright.schedules.jit import CompileError
 from tilewright.schedules.steps import ScheduleError
 from tilewright.schedules.target import Target, TargetError

@@ -2,91 +2,27 @@
 
 The function takes a table of addresses (the arguments of every kernel in turn). The addresses of constants and of the arena are
 filled in once; the entries of the model's inputs and outputs are patched when a call brings other arrays. There is no Python
-between kernels. The model file (``.tw``) is a zip of plain parts: ``model.json``, ``code.o``, ``constants.npz``; never a pickle.
+between kernels.
 """
 
 from __future__ import annotations
 
 import ctypes
-import io
-import json
 import os
 import time
-import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tilewright.compiled import Array, Compiled, ModelError, Port, read, save
 from tilewright.graph.dtypes import numpy_dtype
 from tilewright.graph.stage import TensorType
 from tilewright.schedules import jit
 from tilewright.schedules.kernel import PAGE, aligned, output_array
 from tilewright.schedules.target import Target
 
-Array = NDArray[Any]
-FORMAT = 2
 MODEL = "tw_model"
 PREPARE = "tw_prepare"
-
-
-class ModelError(ValueError):
-    """A compiled model that cannot be used: a file that is none, another target, wrong inputs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    """An input or output as callers see it."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """What one entry of the address table points to: ``kind`` is ``input``, ``output`` or ``constant`` (``ref`` is its index, and
-    the address is ``offset`` bytes into it), or ``arena``, ``packed`` or ``thread`` (``ref`` is a byte offset)."""
-
-    kind: str
-    ref: int
-    offset: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class KernelInfo:
-    """One kernel of the model, for reports. ``source`` is ``record`` or ``default``."""
-
-    name: str
-    origin: str
-    workload: str
-    describe: str
-    schedule: str
-    source: str
-    why: str
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """Everything but the machine code: what a model file holds."""
-
-    target: Target
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    slots: tuple[Slot, ...]
-    kernels: tuple[KernelInfo, ...]
-    arena_bytes: int
-    packed_bytes: int
-    thread_bytes: int
-    constants: tuple[Array, ...]
-    object_code: bytes
-
-    def coverage(self) -> tuple[int, int]:
-        """Kernels that run a tuned record, and all kernels."""
-        return sum(k.source != "default" for k in self.kernels), len(self.kernels)
 
 
 class Executable:
@@ -245,69 +181,6 @@ def missing_features(model: Target, host: Target) -> list[str]:
     return [f for f in model.features if f.startswith("+") and f not in have]
 
 
-# ---------------------------------------------------------------- model files
-
-
-def save(compiled: Compiled, path: str | os.PathLike[str]) -> None:
-    """Write a model file; an existing one is replaced only once the new one is complete."""
-    meta = {
-        "format": FORMAT,
-        "target": json.loads(compiled.target.to_json()),
-        "inputs": [asdict(p) for p in compiled.inputs],
-        "outputs": [asdict(p) for p in compiled.outputs],
-        "slots": [[s.kind, s.ref, s.offset] for s in compiled.slots],
-        "kernels": [asdict(k) for k in compiled.kernels],
-        "arena_bytes": compiled.arena_bytes,
-        "packed_bytes": compiled.packed_bytes,
-        "thread_bytes": compiled.thread_bytes,
-        "constants": len(compiled.constants),
-    }
-    arrays = io.BytesIO()
-    np.savez(arrays, *compiled.constants)
-    final = Path(path)
-    temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp")
-    try:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as z:
-            z.writestr("model.json", json.dumps(meta, indent=1))
-            z.writestr("code.o", compiled.object_code)
-            z.writestr("constants.npz", arrays.getvalue())
-        os.replace(temporary, final)
-    except OSError as error:
-        raise ModelError(f"cannot write {final}: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def load(path: str | os.PathLike[str]) -> Executable:
     """Read a model file. Raises ModelError if it is none, is damaged, or was compiled for another machine."""
-    try:
-        with zipfile.ZipFile(path) as z:
-            meta = json.loads(z.read("model.json"))
-            code = z.read("code.o")
-            with np.load(io.BytesIO(z.read("constants.npz")), allow_pickle=False) as arrays:
-                constants = tuple(arrays[f"arr_{k}"] for k in range(meta["constants"]))
-    except OSError as error:
-        raise ModelError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, KeyError, ValueError) as error:
-        raise ModelError(
-            f"{os.fspath(path)}: expected a model file written by 'tilewright compile'; it is damaged or something else "
-            f"({error})"
-        ) from error
-    if meta.get("format") != FORMAT:
-        raise ModelError(
-            f"{os.fspath(path)}: expected model format {FORMAT}; got {meta.get('format')!r}; compile it again"
-        )
-    return Executable(
-        Compiled(
-            Target.from_json(json.dumps(meta["target"])),
-            tuple(Port(p["name"], tuple(p["shape"]), p["dtype"]) for p in meta["inputs"]),
-            tuple(Port(p["name"], tuple(p["shape"]), p["dtype"]) for p in meta["outputs"]),
-            tuple(Slot(*slot) for slot in meta["slots"]),
-            tuple(KernelInfo(**k) for k in meta["kernels"]),
-            meta["arena_bytes"],
-            meta["packed_bytes"],
-            meta["thread_bytes"],
-            constants,
-            code,
-        )
-    )
+    return Executable(read(path))

@@ -1,0 +1,87 @@
+"""What a finished tuning run is told as: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import click
+
+from tilewright.display import print_table, time_text
+from tilewright.results import TuneResult
+
+Ends = tuple[float, float] | None
+"""Nanoseconds of the whole model with default and with tuned schedules; None where that was not measured."""
+
+
+def print_tuning(result: TuneResult, ends: Ends, path: str) -> None:
+    """The kernels that cost most, what was measured, and what it gained; ``path`` is where the records are."""
+    rows = [
+        (
+            t.task.origin[:32],
+            t.task.workload.describe(),
+            str(t.task.weight),
+            time_text(t.default_ns),
+            time_text(t.best_ns),
+            f"{t.default_ns / t.best_ns:.2f}x",
+            str(t.measured),
+        )
+        for t in sorted(result.tasks, key=lambda t: -t.task.weight * t.best_ns)[:20]
+    ]
+    print_table(
+        "kernels (the 20 that cost most)", ("node", "workload", "runs", "default", "best", "gain", "trials"), rows
+    )
+    failed: dict[str, int] = {}
+    for t in result.tasks:
+        for status, n in t.failures.items():
+            failed[status] = failed.get(status, 0) + n
+    click.echo(
+        f"{result.trials} measurements in {result.seconds:.0f} s ({result.stopped}); failures: "
+        + (", ".join(f"{n} {s}" for s, n in failed.items()) or "none")
+    )
+    click.echo(f"sum of kernels: default {time_text(result.default_ns)}, best {time_text(result.best_ns)}")
+    if ends is not None:
+        click.echo(
+            f"end to end:     default {time_text(ends[0])}, tuned {time_text(ends[1])}  ({ends[0] / ends[1]:.2f}x)"
+        )
+    if result.noise > 0.1:
+        click.echo(
+            f"warning: a kernel differed from itself by {result.noise:.0%} before the run; other programs are busy",
+            err=True,
+        )
+    click.echo(f"records: {path}")
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity: a task without a time is null."""
+    return value if math.isfinite(value) else None
+
+
+def tuning_json(result: TuneResult, ends: Ends, path: str) -> dict[str, Any]:
+    """All of it as plain data; times in nanoseconds."""
+    return {
+        "run": result.run_id,
+        "records": path,
+        "trials": result.trials,
+        "seconds": result.seconds,
+        "stopped": result.stopped,
+        "interrupted": result.interrupted,
+        "noise": result.noise,
+        "default_ns": _finite(result.default_ns),
+        "best_ns": _finite(result.best_ns),
+        "end_to_end_ns": None if ends is None else {"default": ends[0], "tuned": ends[1]},
+        "tasks": [
+            {
+                "workload": t.task.workload.hash,
+                "describe": t.task.workload.describe(),
+                "origin": t.task.origin,
+                "weight": t.task.weight,
+                "default_ns": _finite(t.default_ns),
+                "best_ns": _finite(t.best_ns),
+                "measured": t.measured,
+                "known": t.known,
+                "failures": t.failures,
+            }
+            for t in result.tasks
+        ],
+    }
