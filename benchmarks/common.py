@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib
 import json
@@ -36,7 +37,7 @@ from benchmarks.text import markdown as markdown
 from benchmarks.text import ms_text as ms_text
 from benchmarks.text import threads_text as threads_text
 from tilewright.compiled import Port
-from tilewright.display import TuneDisplay
+from tilewright.display import TuneDisplay, print_table
 from tilewright.graph.dtypes import numpy_dtype
 from tilewright.graph.graph import Graph
 from tilewright.measure import device_lock
@@ -52,6 +53,7 @@ TOLERANCE: Final = 1e-4
 """Largest error of a result, relative to its largest element (float32 against a float64 reference)."""
 EXIT_USAGE: Final = 2
 EXIT_CHECK: Final = 4
+EXIT_INTERRUPTED: Final = 130
 PAUSE_S: Final = 0.06
 """Before a side's calls, so that the threads of the side before stop spinning (OpenBLAS waits longest, about
 30 ms)."""
@@ -229,6 +231,22 @@ def write_json(path: Path | None, data: Mapping[str, Any]) -> None:
     temporary.replace(path)
 
 
+def show_table(title: str, headers: Sequence[str], cells: Sequence[Sequence[str]], as_markdown: bool) -> None:
+    """A table on stdout."""
+    if as_markdown:
+        print(markdown(title, headers, cells))
+    else:
+        print_table(title, headers, [[c.strip("*") for c in row] for row in cells])
+
+
 def say(text: str) -> None:
     """Progress, on stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def program(run: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+    """The exit code of a benchmark, also of one that was interrupted (what it wrote by then stays)."""
+    try:
+        return run(arguments)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED

@@ -12,157 +12,26 @@ from onnxruntime's, 130 interrupted.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
-import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import numpy as np
 
 import tilewright
 from benchmarks import common
-from benchmarks.built_models import built_path
-from benchmarks.common import Array, Side
+from benchmarks.common import Side
+from benchmarks.kernel_profile import KINDS, contraction_flops, kernel_times, kinds_text
+from benchmarks.model_suite import MODELS, feeds_for
 from benchmarks.peers import PEERS, Lacking, OnnxRuntimePeer, OpenVinoPeer, make_peers
-from tilewright.compiled import Port
-from tilewright.display import print_table
-from tilewright.graph.graph import Graph
-from tilewright.graph.traverse import loads, variables
-from tilewright.runtime import random_input
-from tilewright.schedules.factors import product_factors
-from tilewright.schedules.kernel import Kernel, build
-from tilewright.schedules.steps import parse as parse_schedule
-from tilewright.search_space.fusion import Group, fuse
-from tilewright.search_space.prologue import is_contraction
 
 DEFAULT_PEERS = ["onnxruntime", "openvino"]
 AGREEMENT = 1e-3
 """Largest difference from onnxruntime by the norm of an output: both compute in float32."""
 SHOWN = 15
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model file in a pip package, or one that we build (its name is the ``suffix``), and the shapes of its inputs."""
-
-    package: str
-    suffix: str
-    shapes: Mapping[str, tuple[int, ...]]
-    image: bool = False
-    """Whether noise is no good as an input: a detector of text answers noise with values near 5e-5, where float32
-    sigmoids of different libraries have little in common."""
-
-    def path(self) -> Path:
-        """The file; a built model is written on first use."""
-        path = built_path(self.suffix) if self.package == BUILD else self._file()
-        assert path is not None, "only installed models are asked for"
-        return path
-
-    def installed(self) -> bool:
-        """Whether the package that has it, or that it is built with, is here."""
-        return importlib.util.find_spec("onnx") is not None if self.package == BUILD else self._file() is not None
-
-    def _file(self) -> Path | None:
-        try:
-            files = importlib.metadata.files(self.package) or []
-        except importlib.metadata.PackageNotFoundError:
-            return None
-        return next((Path(str(f.locate())) for f in files if str(f).endswith(self.suffix)), None)
-
-
-BUILD = "onnx"
-"""The package that built models need."""
-_OCR = "rapidocr-onnxruntime"
-MODELS = {
-    "classifier": Model(_OCR, "cls_infer.onnx", {"x": (1, 3, 48, 192)}),
-    "detector": Model(_OCR, "det_infer.onnx", {"x": (1, 3, 320, 320)}, image=True),
-    "recogniser": Model(_OCR, "rec_infer.onnx", {"x": (1, 3, 48, 320)}),
-    "nudenet": Model("nudenet", "320n.onnx", {"images": (1, 3, 320, 320)}),
-    "ddddocr": Model("ddddocr", "common_det.onnx", {"images": (1, 3, 416, 416)}),
-    "resnet18": Model(BUILD, "resnet18", {"x": (1, 3, 224, 224)}),
-    "mobilenet_v2": Model(BUILD, "mobilenet_v2", {"x": (1, 3, 224, 224)}),
-    "bert_base": Model(BUILD, "bert_base", {"x": (1, 128, 768), "mask": (1, 1, 1, 128)}),
-}
-
-
-def image_like(shape: tuple[int, ...], seed: int = 0) -> Array:
-    """Lines of dark blocky letters (-1) on bright paper (+1), the same in every channel."""
-    rng = np.random.default_rng(seed)
-    h, w = shape[-2:]
-    dots = np.kron(rng.random((-(-h // 4), -(-w // 4))) > 0.4, np.ones((4, 4), dtype=np.bool_))[:h, :w]
-    y, x = np.arange(h)[:, None] - 20, np.arange(w)[None, :] - 20
-    letters = (y >= 0) & (y % 52 < 20) & (x >= 0) & (x % 20 < 12)
-    return np.broadcast_to(np.where(letters & dots, -1, 1).astype(np.float32), shape).copy()
-
-
-def contraction_flops(graph: Graph, target: tilewright.Target) -> int:
-    """Operations of convolutions and matrix products of one run."""
-    return sum(2 * s.points for g in fuse(graph, target) for s in g.stages if is_contraction(s))
-
-
-KINDS = ("attention", "product", "windows", "reduction", "map")
-"""Kinds of kernels: two products around a normalisation; products whose factors are both reused (dense convolutions,
-matrix products); products of which only the weights are (depthwise); other reductions; no reduction."""
-
-
-def kind_of(group: Group) -> str:
-    """The kind of a kernel, from the structure of its stages."""
-    contractions = [s for s in group.stages if is_contraction(s)]
-    if len(contractions) > 1:
-        return "attention"
-    for s in contractions:
-        wide = {a for a, e in s.axes if e > 1}
-        factors = [f for f in product_factors(s.body) if loads(f)]
-        return "product" if all(wide - variables(f) for f in factors) else "windows"
-    return "reduction" if any(e > 1 for s in group.stages for _, e in s.reduce) else "map"
-
-
-def feeds_for(model: Model, executable: tilewright.Executable) -> dict[str, Array]:
-    """Seeded inputs."""
-    rng = np.random.default_rng(0)
-    return {
-        p.name: common.aligned_copy(image_like(p.shape) if model.image else random_input(p, rng))
-        for p in executable.inputs
-    }
-
-
-def profile(graph: Graph, target: tilewright.Target, executable: tilewright.Executable) -> list[Row]:
-    """Each distinct kernel on its own, hot, with the schedule that the model uses; the most costly first."""
-    rows: dict[str, Row] = {}
-    rng = np.random.default_rng(0)
-    for group, info in zip(fuse(graph, target), executable.compiled.kernels, strict=True):
-        w = group.workload
-        if w.hash in rows:
-            rows[w.hash]["runs"] += 1
-            continue
-        kernel = Kernel(build(w, parse_schedule(info.schedule), target))
-        arrays = {}
-        for name, kind, constant in w.inputs:
-            port = Port(name, kind.shape, kind.dtype)
-            arrays[name] = graph.constants[group.names[name]] if constant else random_input(port, rng)
-        out = w.types[w.output]
-        arrays[w.output] = common.empty(Port(w.output, out.shape, out.dtype))
-        kernel.bind(arrays)
-        ms = common.call_ms(kernel.run, 0.02)
-        rows[w.hash] = {
-            "node": info.origin,
-            "workload": info.describe,
-            "source": info.source,
-            "kind": kind_of(group),
-            "runs": 1,
-            "ms": ms,
-            "gflops": w.flops / ms / 1e6,
-        }
-    total = sum(r["runs"] * r["ms"] for r in rows.values())
-    for r in rows.values():
-        r["share"] = r["runs"] * r["ms"] / total
-    return sorted(rows.values(), key=lambda r: -r["share"])
 
 
 def measure(
@@ -221,14 +90,9 @@ def measure(
         "notes": notes,
     }
     if arguments.profile:
-        row["profile"] = profile(graph, target, ours)
+        row["profile"] = kernel_times(graph, target, ours)
         row["kinds"] = {k: sum(r["share"] for r in row["profile"] if r["kind"] == k) for k in KINDS}
     return row
-
-
-def kinds_text(shares: Mapping[str, float]) -> str:
-    """``product 80 %, map 20 %``: where the time goes, the most first."""
-    return ", ".join(f"{k} {100 * v:.0f} %" for k, v in sorted(shares.items(), key=lambda x: -x[1]) if v >= 0.005)
 
 
 def table(rows: Sequence[Row], peers: Sequence[str]) -> tuple[list[str], list[list[str]]]:
@@ -260,14 +124,6 @@ def table(rows: Sequence[Row], peers: Sequence[str]) -> tuple[list[str], list[li
     return headers, cells
 
 
-def show(title: str, headers: Sequence[str], cells: Sequence[Sequence[str]], arguments: argparse.Namespace) -> None:
-    """A table on stdout."""
-    if arguments.markdown:
-        print(common.markdown(title, headers, cells))
-    else:
-        print_table(title, headers, cells)
-
-
 def show_profile(row: Row, arguments: argparse.Namespace) -> None:
     """The most costly kernels of a model."""
     headers = ["node", "kind", "workload", "runs", "ms each", "share", "GFLOP/s", "schedule"]
@@ -284,7 +140,9 @@ def show_profile(row: Row, arguments: argparse.Namespace) -> None:
         ]
         for r in row["profile"][:SHOWN]
     ]
-    show(f"{row['model']}, {common.threads_text(row['threads'])}: kernels one by one", headers, cells, arguments)
+    common.show_table(
+        f"{row['model']}, {common.threads_text(row['threads'])}: kernels one by one", headers, cells, arguments.markdown
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -317,7 +175,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
             common.write_json(arguments.json, report)
         title = f"{tilewright.Target.host().model}, {common.threads_text(threads)}, median ms"
-        show(title, *table(rows, arguments.peers), arguments)
+        common.show_table(title, *table(rows, arguments.peers), arguments.markdown)
         for row in rows if arguments.profile else []:
             show_profile(row, arguments)
     return common.EXIT_CHECK if wrong else 0
@@ -353,10 +211,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """The program."""
     arguments = parse(argv)
-    try:
-        return run(arguments)
-    except KeyboardInterrupt:
-        return 130
+    return common.program(run, arguments)
 
 
 if __name__ == "__main__":

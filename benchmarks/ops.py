@@ -23,7 +23,6 @@ import tilewright
 from benchmarks import common
 from benchmarks.peers import PEERS, Lacking, Peer, open_peers
 from benchmarks.workloads import SUITES, Workload, suite
-from tilewright.display import print_table
 
 DEFAULT_PEERS = ["numpy", "torch", "onnxruntime"]
 Row = dict[str, Any]
@@ -192,10 +191,7 @@ def show(rows: Sequence[Row], threads: int, arguments: argparse.Namespace) -> No
     """A table on stdout."""
     headers, cells = table(rows, arguments.peers)
     title = f"{tilewright.Target.host().model}, {common.threads_text(threads)}, median ms"
-    if arguments.markdown:
-        print(common.markdown(title, headers, cells))
-    else:
-        print_table(title, headers, [[c.strip("*") for c in row] for row in cells])
+    common.show_table(title, headers, cells, arguments.markdown)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -205,10 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for w in arguments.workloads:
             print(f"{w.name}  {w.flops / 1e6:.1f} MFLOP  {w.nbytes / 1e6:.1f} MB")
         return 0
-    try:
-        return run(arguments)
-    except KeyboardInterrupt:
-        return 130
+    return common.program(run, arguments)
 
 
 if __name__ == "__main__":

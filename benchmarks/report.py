@@ -21,6 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import common, models, ops, tvm
+from benchmarks.model_suite import MODELS
 from benchmarks.text import geometric_mean, ms_text, table_lines, threads_text
 
 Report = dict[str, Any]
@@ -152,7 +153,7 @@ def against_tvm(reports: Sequence[Report]) -> str:
 
 def model_text(row: Row) -> str:
     """A model, its file and the shape of its input."""
-    known = models.MODELS.get(row["model"])
+    known = MODELS.get(row["model"])
     shapes = "" if known is None else ", ".join("x".join(map(str, s)) for s in known.shapes.values())
     return f"{row['model']} ({row['file']}{f', {shapes}' if shapes else ''})"
 

@@ -234,10 +234,7 @@ def run(arguments: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """The program."""
     arguments = parse(argv)
-    try:
-        return run(arguments)
-    except KeyboardInterrupt:
-        return 130
+    return common.program(run, arguments)
 
 
 if __name__ == "__main__":

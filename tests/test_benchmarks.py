@@ -20,7 +20,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tilewright
-from benchmarks import clock, common, models, roofline, search
+from benchmarks import clock, common, measured_space, model_suite, models, roofline, search
 from benchmarks import ops as bench_ops
 from benchmarks.peers import Lacking, NumpyPeer, OnnxRuntimePeer, TorchPeer, make_peers
 from benchmarks.workloads import SUITES, Workload, suite
@@ -336,7 +336,7 @@ def test_known_counts_every_run_once(tmp_path: Path) -> None:
 
 
 def test_image_like() -> None:
-    image = models.image_like((1, 3, 100, 120))
+    image = model_suite.image_like((1, 3, 100, 120))
     assert set(np.unique(image)) == {-1.0, 1.0}
     assert np.array_equal(image[0, 0], image[0, 2])
     assert 0.02 < (image < 0).mean() < 0.5
@@ -347,12 +347,12 @@ def test_search_by_replay(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     target = tilewright.Target.host(1)
     (task,) = extract(search.matmul_graph(32), target)
-    small = search.thinned(space(task.workload, target), 24)
-    candidates = search.points(small)
+    small = measured_space.thinned(space(task.workload, target), 24)
+    candidates = measured_space.points(small)
     assert 8 < len(candidates) <= 25  # the default comes on top
     texts = sorted({str(c.schedule) for c in candidates})
     made = {s: Outcome("ok", 100.0 + 7 * k) for k, s in enumerate(texts)}
-    table = search.Table(small, made)
+    table = measured_space.Table(small, made)
     assert table.best_ns == 100
     for name in search.COMPARED:
         # optuna draws with replacement: the last points of a space take it long
@@ -366,12 +366,12 @@ def test_search_by_replay(tmp_path: Path) -> None:
         assert name == "optuna" or 1 <= counts[0] <= counts[1] <= len(candidates)
     path = tmp_path / "table.json"
     table.save(path)
-    assert search.load(path, small).outcomes == made
-    other = search.thinned(space(task.workload, target), 60)
-    with pytest.raises(search.TableError, match="points are missing"):
-        search.load(path, other)
+    assert measured_space.load(path, small).outcomes == made
+    other = measured_space.thinned(space(task.workload, target), 60)
+    with pytest.raises(measured_space.TableError, match="points are missing"):
+        measured_space.load(path, other)
     path.write_text("{}")
-    with pytest.raises(search.TableError, match="expected a table written by this program"):
-        search.load(path, small)
+    with pytest.raises(measured_space.TableError, match="expected a table written by this program"):
+        measured_space.load(path, small)
     with pytest.raises(ValueError, match="limit: expected at least"):
-        search.thinned(space(task.workload, target), 1)
+        measured_space.thinned(space(task.workload, target), 1)
