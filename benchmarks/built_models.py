@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.workloads.networks import MOBILE_BLOCKS
+
 OPSET = 17
 IR_VERSION = 8
 Shape = tuple[int, ...]
@@ -117,18 +119,6 @@ def resnet18(image: int = 224, width: int = 64, classes: int = 1000) -> Any:
             x = net.op("Relu", net.op("Add", y, short))
             channels = co
     return net.model(net.classify(x, channels, classes), (1, classes))
-
-
-MOBILE_BLOCKS = (
-    (1, 16, 1, 1),
-    (6, 24, 2, 2),
-    (6, 32, 3, 2),
-    (6, 64, 4, 2),
-    (6, 96, 3, 1),
-    (6, 160, 3, 2),
-    (6, 320, 1, 1),
-)
-"""Expansion, output channels, repetitions, stride of the first."""
 
 
 def mobilenet_v2(

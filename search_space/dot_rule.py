@@ -38,12 +38,7 @@ def strides_of(e: Expr, axis: str) -> set[int]:
 
 
 def dot_sketches(
-    workload: Workload,
-    target: Target,
-    anchor: PStage,
-    leader: PStage,
-    base: list[Step],
-    extra: list[Step | Open],
+    workload: Workload, target: Target, anchor: PStage, leader: PStage, base: list[Step], extra: list[Step | Open]
 ) -> list[Sketch]:
     """Vectorise along the last reduction axis (dot products, row sums): several accumulators, lanes reduced at the end."""
     v = anchor.reduce[-1][0]
@@ -100,12 +95,7 @@ MOST_ROWS = 8
 
 
 def stream_sketches(
-    workload: Workload,
-    target: Target,
-    anchor: PStage,
-    leader: PStage,
-    base: list[Step],
-    extra: list[Step | Open],
+    workload: Workload, target: Target, anchor: PStage, leader: PStage, base: list[Step], extra: list[Step | Open]
 ) -> list[Sketch]:
     """A large constant matrix that is used for a few rows only: vectors along the output, several of them at once, each read from a
     packed stream of its own; the few rows are all kept in registers."""
@@ -162,12 +152,7 @@ def stream_sketches(
 
 
 def column_sketches(
-    workload: Workload,
-    target: Target,
-    anchor: PStage,
-    leader: PStage,
-    base: list[Step],
-    extra: list[Step | Open],
+    workload: Workload, target: Target, anchor: PStage, leader: PStage, base: list[Step], extra: list[Step | Open]
 ) -> list[Sketch]:
     """A tensor without reuse that is contiguous along the output (sums over rows, vector times matrix): accumulators for a row of
     outputs lie in the first cache, and the tensor is read as it lies, several rows at a time."""

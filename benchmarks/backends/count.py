@@ -51,14 +51,7 @@ class CountOps:
         return shape if b is None else self._map(1, shape, b)
 
     def conv(
-        self,
-        x: Value,
-        w: Value,
-        b: Value = None,
-        stride: int = 1,
-        pad: int = 0,
-        groups: int = 1,
-        rank: int = 2,
+        self, x: Value, w: Value, b: Value = None, stride: int = 1, pad: int = 0, groups: int = 1, rank: int = 2
     ) -> Value:
         self.calls += 1
         size = tuple((d + 2 * pad - k) // stride + 1 for d, k in zip(x[2:], w[2:], strict=True))

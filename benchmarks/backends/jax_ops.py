@@ -19,14 +19,7 @@ class JaxOps(NumpyOps):
         super().__init__(xp=importlib.import_module("jax.numpy"), erf=erf)
 
     def conv(
-        self,
-        x: Value,
-        w: Value,
-        b: Value = None,
-        stride: int = 1,
-        pad: int = 0,
-        groups: int = 1,
-        rank: int = 2,
+        self, x: Value, w: Value, b: Value = None, stride: int = 1, pad: int = 0, groups: int = 1, rank: int = 2
     ) -> Value:
         y = self.lax.conv_general_dilated(x, w, (stride,) * rank, [(pad, pad)] * rank, feature_group_count=groups)
         return y if b is None else y + b.reshape(-1, *[1] * rank)

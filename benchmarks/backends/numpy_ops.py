@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.backends.vocabulary import Array, Value, causal_mask
+from benchmarks.backends.vocabulary import Array, ArrayOps, Value, causal_mask
 
 
-class NumpyOps:
+class NumpyOps(ArrayOps):
     """NumPy arrays in whatever precision they come: float64 is the reference, float32 a peer. ``out`` takes
     the result of a workload that is one matrix product or transpose."""
 
@@ -35,14 +35,7 @@ class NumpyOps:
         return y
 
     def conv(
-        self,
-        x: Value,
-        w: Value,
-        b: Value = None,
-        stride: int = 1,
-        pad: int = 0,
-        groups: int = 1,
-        rank: int = 2,
+        self, x: Value, w: Value, b: Value = None, stride: int = 1, pad: int = 0, groups: int = 1, rank: int = 2
     ) -> Value:
         x = np.pad(x, ((0, 0), (0, 0), *[(pad, pad)] * rank)) if pad else x
         n, c, *_ = x.shape
@@ -63,18 +56,6 @@ class NumpyOps:
         if b is not None:
             y += b.reshape(o, *[1] * rank)
         return y
-
-    def add(self, a: Value, b: Value) -> Value:
-        return a + b
-
-    def sub(self, a: Value, b: Value) -> Value:
-        return a - b
-
-    def mul(self, a: Value, b: Value) -> Value:
-        return a * b
-
-    def div(self, a: Value, b: Value) -> Value:
-        return a / b
 
     def relu(self, x: Value) -> Value:
         return self.xp.maximum(x, 0)
@@ -159,9 +140,6 @@ class NumpyOps:
             np.copyto(self.out, x.transpose(order))
             return self.out
         return x.transpose(order)
-
-    def reshape(self, x: Value, shape: tuple[int, ...]) -> Value:
-        return x.reshape(shape)
 
     def split(self, x: Value, parts: int, axis: int) -> Sequence[Value]:
         return list(self.xp.split(x, parts, axis))

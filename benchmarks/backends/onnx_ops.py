@@ -47,14 +47,7 @@ class OnnxOps:
         return y if b is None else self.add(y, b)
 
     def conv(
-        self,
-        x: Value,
-        w: Value,
-        b: Value = None,
-        stride: int = 1,
-        pad: int = 0,
-        groups: int = 1,
-        rank: int = 2,
+        self, x: Value, w: Value, b: Value = None, stride: int = 1, pad: int = 0, groups: int = 1, rank: int = 2
     ) -> Value:
         given = [x, w] if b is None else [x, w, b]
         return self.node("Conv", *given, strides=[stride] * rank, pads=[pad] * 2 * rank, group=groups)

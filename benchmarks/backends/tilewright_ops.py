@@ -21,14 +21,7 @@ class TilewrightOps:
         return y if b is None else ops.add(y, b)
 
     def conv(
-        self,
-        x: Value,
-        w: Value,
-        b: Value = None,
-        stride: int = 1,
-        pad: int = 0,
-        groups: int = 1,
-        rank: int = 2,
+        self, x: Value, w: Value, b: Value = None, stride: int = 1, pad: int = 0, groups: int = 1, rank: int = 2
     ) -> Value:
         return ops.conv(x, w, b, [stride] * rank, None, [pad] * 2 * rank, groups)
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from benchmarks.backends.vocabulary import Value
+from benchmarks.backends.vocabulary import ArrayOps, Value
 
 
-class TorchOps:
+class TorchOps(ArrayOps):
     """PyTorch tensors, with the fused operators it offers."""
 
     def __init__(self) -> None:
@@ -26,29 +26,10 @@ class TorchOps:
         return self.torch.matmul(x, w) if b is None else self.torch.addmm(b, x, w)
 
     def conv(
-        self,
-        x: Value,
-        w: Value,
-        b: Value = None,
-        stride: int = 1,
-        pad: int = 0,
-        groups: int = 1,
-        rank: int = 2,
+        self, x: Value, w: Value, b: Value = None, stride: int = 1, pad: int = 0, groups: int = 1, rank: int = 2
     ) -> Value:
         f = self.f.conv1d if rank == 1 else self.f.conv2d
         return f(x, w, b, stride=stride, padding=pad, groups=groups)
-
-    def add(self, a: Value, b: Value) -> Value:
-        return a + b
-
-    def sub(self, a: Value, b: Value) -> Value:
-        return a - b
-
-    def mul(self, a: Value, b: Value) -> Value:
-        return a * b
-
-    def div(self, a: Value, b: Value) -> Value:
-        return a / b
 
     def relu(self, x: Value) -> Value:
         return self.f.relu(x)
@@ -111,9 +92,6 @@ class TorchOps:
 
     def transpose(self, x: Value, order: tuple[int, ...]) -> Value:
         return x.permute(order)
-
-    def reshape(self, x: Value, shape: tuple[int, ...]) -> Value:
-        return x.reshape(shape)
 
     def split(self, x: Value, parts: int, axis: int) -> Sequence[Value]:
         return list(x.chunk(parts, axis))

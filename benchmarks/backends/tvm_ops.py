@@ -46,14 +46,7 @@ class TvmOps:
         return y if b is None else self.add(y, b)
 
     def conv(
-        self,
-        x: Value,
-        w: Value,
-        b: Value = None,
-        stride: int = 1,
-        pad: int = 0,
-        groups: int = 1,
-        rank: int = 2,
+        self, x: Value, w: Value, b: Value = None, stride: int = 1, pad: int = 0, groups: int = 1, rank: int = 2
     ) -> Value:
         nn = self.topi.nn
         if rank == 1 and groups == 1:

@@ -26,14 +26,7 @@ class Ops(Protocol):
         """``x @ w.T + b`` (``x @ w + b`` if not ``transposed``); ``rank`` is that of ``x``."""
 
     def conv(
-        self,
-        x: Value,
-        w: Value,
-        b: Value = None,
-        stride: int = 1,
-        pad: int = 0,
-        groups: int = 1,
-        rank: int = 2,
+        self, x: Value, w: Value, b: Value = None, stride: int = 1, pad: int = 0, groups: int = 1, rank: int = 2
     ) -> Value:
         """Convolution with ``rank`` spatial dimensions, all treated alike; groups are 1 or the channels."""
 
@@ -115,6 +108,25 @@ class Ops(Protocol):
 
     def split(self, x: Value, parts: int, axis: int) -> Sequence[Value]:
         """Equal parts."""
+
+
+class ArrayOps:
+    """What is said alike of all arrays that have Python's operators."""
+
+    def add(self, a: Value, b: Value) -> Value:
+        return a + b
+
+    def sub(self, a: Value, b: Value) -> Value:
+        return a - b
+
+    def mul(self, a: Value, b: Value) -> Value:
+        return a * b
+
+    def div(self, a: Value, b: Value) -> Value:
+        return a / b
+
+    def reshape(self, x: Value, shape: tuple[int, ...]) -> Value:
+        return x.reshape(shape)
 
 
 def causal_mask(n: int) -> Array:

@@ -9,6 +9,17 @@ from benchmarks.backends import Ops, Value
 from benchmarks.workloads.builder import Builder
 from benchmarks.workloads.workload import Input
 
+MOBILE_BLOCKS = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+"""Of MobileNet v2: expansion, output channels, repetitions, stride of the first."""
+
 
 class _Network:
     """A network's constants in order, each asked for by shape while the body is written down."""
@@ -73,16 +84,7 @@ def add_mobilenet_v2(b: Builder) -> None:
     stem = _conv_step(net, 3, b.cut(32), 3, 2, act="relu6")
     blocks: list[tuple[list[Step], bool]] = []
     i = b.cut(32)
-    plan = (
-        (1, 16, 1, 1),
-        (6, 24, 2, 2),
-        (6, 32, 3, 2),
-        (6, 64, 4, 2),
-        (6, 96, 3, 1),
-        (6, 160, 3, 2),
-        (6, 320, 1, 1),
-    )
-    for expand, full, repeats, first in plan:
+    for expand, full, repeats, first in MOBILE_BLOCKS:
         for k in range(repeats):
             o, h, s = b.cut(full), i * expand, first if k == 0 else 1
             steps = [_conv_step(net, i, h, 1, act="relu6")] if expand != 1 else []
