@@ -18,6 +18,8 @@ registers, then apply the epilogue at the tile" is the same structure as "epilog
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from tilewright.graph.affine import Ranges, affine
 from tilewright.graph.expr import Expr, Load, Var, const, var
@@ -28,20 +30,44 @@ from tilewright.schedules.collapse import collapse
 from tilewright.schedules.falling import falling
 from tilewright.schedules.phase import ACC, Phase, PStage
 from tilewright.schedules.rewrites import flatten, give_leaders, hand_on_factors, inline, resolve_views
-from tilewright.schedules.steps import At, Inline, Schedule, Winograd, check
+from tilewright.schedules.steps import At, Inline, Schedule, Step, Winograd, check
 from tilewright.schedules.winograd import expand
 
 
 def phases(workload: Workload, schedule: Schedule) -> list[Phase]:
     """Split a workload into phases, in execution order. Raises ScheduleError where a decision is not
     legal."""
+    steps = tuple(s for s in schedule.steps if isinstance(s, (Winograd, Inline, At)))
+    structure = tuple((s.stage, s.leader) if isinstance(s, At) else s for s in steps)
+    loops = {s.stage: s.loop for s in steps if isinstance(s, At)}
+    return [
+        replace(p, attached=tuple((stage, leader, loops.get(stage, loop)) for stage, leader, loop in p.attached))
+        for p in _phases(_Decisions(workload.hash, structure, workload, steps))
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Decisions:
+    """What phases depend on. The loop that a stage is computed in is not compared: candidates and sketches that differ in loops only
+    have the same phases."""
+
+    workload_hash: str
+    structure: tuple[Winograd | Inline | tuple[str, str], ...]
+    workload: Workload = field(compare=False)
+    steps: tuple[Step, ...] = field(compare=False)
+
+
+@lru_cache(maxsize=512)
+def _phases(of: _Decisions) -> tuple[Phase, ...]:
+    """The phases, each stage computed inside the ``tile`` of its leader."""
+    workload = of.workload
     stages = resolve_views(workload)
-    for step in schedule.steps:
+    for step in of.steps:
         if isinstance(step, Winograd):
             stages = expand(stages, step)
-    inlined = [s.stage for s in schedule.steps if isinstance(s, Inline)]
+    inlined = [s.stage for s in of.steps if isinstance(s, Inline)]
     stages = falling(inline(stages, inlined, workload))
-    ats = [s for s in schedule.steps if isinstance(s, At)]
+    ats = [s for s in of.steps if isinstance(s, At)]
     stages = hand_on_factors(stages, {s.stage for s in ats})
     stages = give_leaders(stages, {s.stage for s in ats})
     names = [s.output for s in stages]
@@ -51,7 +77,6 @@ def phases(workload: Workload, schedule: Schedule) -> list[Phase]:
     for s in stages:  # an accumulator always belongs to its leader
         if s.output.endswith(ACC) and s.output not in leader_of:
             leader_of[s.output] = s.output.removesuffix(ACC)
-    loops = {s.stage: (s.leader, s.loop) for s in ats}
 
     def root(name: str) -> str:
         seen = {name}
@@ -77,9 +102,9 @@ def phases(workload: Workload, schedule: Schedule) -> list[Phase]:
             if root(s.output) != leader:
                 leaked = inside & set(s.sources)
                 check(not leaked, f"stage {s.output} reads {sorted(leaked)}, which exist only inside {leader}")
-        attached = tuple((m.output, *loops.get(m.output, (leader_of[m.output], "tile"))) for m in members[:-1])
+        attached = tuple((m.output, leader_of[m.output], "tile") for m in members[:-1])
         out.append(collapse(_unify(members, attached, types)))
-    return out
+    return tuple(out)
 
 
 def _unify(members: list[Stage], attached: tuple[tuple[str, str, str], ...], types: Mapping[str, TensorType]) -> Phase:

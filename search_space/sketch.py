@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from tilewright.graph.stage import TensorType
 from tilewright.graph.workload import Workload
 from tilewright.schedules.phase import Phase
 from tilewright.schedules.phases import phases
-from tilewright.schedules.steps import At, Inline, Schedule, Split, Step, Winograd
+from tilewright.schedules.steps import Schedule, Split, Step
 from tilewright.schedules.target import Target
 
 Ints = NDArray[np.int64]
@@ -73,20 +73,6 @@ class Constraint:
     holds: Callable[[Columns], Mask]
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """Key of the phases of a sketch: many sketches of a workload differ only in steps that phases do not depend on."""
-
-    workload_hash: str
-    steps: tuple[Step, ...]
-    workload: Workload = field(compare=False, hash=False)
-
-
-@lru_cache(maxsize=512)
-def _structure(shape: _Shape) -> list[Phase]:
-    return phases(shape.workload, Schedule(shape.steps))
-
-
 @dataclass(frozen=True)
 class Sketch:
     """A schedule template of one workload on one target."""
@@ -111,11 +97,10 @@ class Sketch:
         """The schedule of one candidate."""
         return Schedule(tuple(s.close(row) if isinstance(s, Open) else s for s in self.template))
 
-    @property
+    @cached_property
     def structure(self) -> list[Phase]:
         """The phases every candidate of the sketch has."""
-        steps = tuple(s for s in self.template if isinstance(s, (Winograd, Inline, At)))
-        return _structure(_Shape(self.workload.hash, steps, self.workload))
+        return phases(self.workload, Schedule(tuple(s for s in self.template if not isinstance(s, Open))))
 
     @property
     def types(self) -> dict[str, TensorType]:
