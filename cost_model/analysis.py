@@ -17,7 +17,8 @@ systematically wrong.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,13 @@ from numpy.typing import NDArray
 from tilewright.cost_model.body import transposed
 from tilewright.cost_model.tile import TileCost, tile_cost
 from tilewright.cost_model.traffic import FITS, footprint, traffic
+from tilewright.graph.stage import TensorType
+from tilewright.graph.traverse import loads
+from tilewright.schedules.phase import Phase
+from tilewright.schedules.steps import Step
 from tilewright.schedules.target import Target
 from tilewright.search_space.access import Access
-from tilewright.search_space.model import PhaseModel, StageModel, model
+from tilewright.search_space.model import PhaseModel, StageModel, phase_model
 from tilewright.search_space.sketch import Sketch
 
 Floats = NDArray[np.float64]
@@ -99,9 +104,10 @@ class Analysis:
 
 
 def analyse(sketch: Sketch, rows: NDArray[np.int64]) -> Analysis:
-    """Analyse candidates ``rows`` (N, P) of a sketch."""
-    n = len(rows)
-    return Analysis(sketch, n, tuple(_phase(p, sketch.target, n) for p in model(sketch, rows)))
+    """Analyse candidates ``rows`` (N, P) of a sketch. The arrays of a phase have one element for each candidate, or a single one where
+    nothing of it is searched."""
+    values = sketch.columns(rows)
+    return Analysis(sketch, len(rows), tuple(_phase(p, sketch, values, len(rows)) for p in sketch.structure))
 
 
 def analyses(sketch: Sketch, rows: NDArray[np.int64]) -> Iterator[tuple[slice, Analysis]]:
@@ -118,7 +124,35 @@ def capacities(target: Target) -> tuple[float, float, float]:
     return l1, l2, float(target.l3_bytes) or l2
 
 
-def _phase(phase: PhaseModel, target: Target, n: int) -> PhaseCost:
+def _phase(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.int64]], n: int) -> PhaseCost:
+    names = {s.name for s in phase.stages}
+    steps = tuple(s for s in sketch.template if s.stage in names)
+    fixed = tuple(s for s in steps if isinstance(s, Step))
+    if len(fixed) < len(steps):
+        return _cost(phase_model(phase, sketch, values, n), sketch.target, n)
+    seen = names | {load.tensor for s in phase.stages for load in loads(s.body)}
+    types = tuple((name, kind) for name, kind in sketch.types.items() if name in seen)
+    return _fixed(_Fixed(phase, sketch.workload.hash, types, fixed, sketch.target, sketch))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """What the cost of a phase depends on of which nothing is searched: many sketches of a workload have it in common."""
+
+    phase: Phase
+    workload_hash: str
+    types: tuple[tuple[str, TensorType], ...]
+    steps: tuple[Step, ...]
+    target: Target
+    sketch: Sketch = field(compare=False)
+
+
+@lru_cache(maxsize=256)
+def _fixed(of: _Fixed) -> PhaseCost:
+    return _cost(phase_model(of.phase, of.sketch, {}, 1), of.target, 1)
+
+
+def _cost(phase: PhaseModel, target: Target, n: int) -> PhaseCost:
     leader = phase.stages[-1]
     loops = [lp for lp in leader.loops if lp.kind == "parallel"]
     work: Any = 1.0

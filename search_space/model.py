@@ -89,13 +89,8 @@ class PhaseModel:
     """Copies made on every run; each is a parallel region of its own."""
 
 
-def model(sketch: Sketch, rows: NDArray[np.int64]) -> list[PhaseModel]:
-    """The loop model of every phase for candidates ``rows`` (N, P)."""
-    values = sketch.columns(rows)
-    return [_phase(p, sketch, values, len(rows)) for p in sketch.structure]
-
-
-def _phase(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.int64]], n: int) -> PhaseModel:
+def phase_model(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.int64]], n: int) -> PhaseModel:
+    """The loop model of a phase of the sketch for ``n`` candidates with parameter columns ``values``."""
     ats = {s.stage: s.loop for s in sketch.template if isinstance(s, At)}
     leader = phase.leader
     leader_sizes = _sizes(leader, sketch, values, {}, n)

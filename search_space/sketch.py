@@ -102,7 +102,7 @@ class Sketch:
         """The phases every candidate of the sketch has."""
         return phases(self.workload, Schedule(tuple(s for s in self.template if not isinstance(s, Open))))
 
-    @property
+    @cached_property
     def types(self) -> dict[str, TensorType]:
         """Types of the workload's tensors and of those that only exist between the phases of the sketch."""
         made = {

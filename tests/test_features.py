@@ -16,7 +16,6 @@ from tilewright.graph.expr import Load, all_of, cast, maximum, select, unary
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.graph.workload import Workload, canonical
 from tilewright.schedules.target import Target
-from tilewright.search_space.model import model
 from tilewright.search_space.sketch import Ints, Sketch, enumerate_points
 from tilewright.search_space.space import space
 
@@ -260,7 +259,7 @@ def test_stages_of_a_phase_share_what_they_read() -> None:
 def test_collapsed_axes_cover_all_dimensions() -> None:
     """An axis that stands for two dimensions of a tensor touches all of it."""
     sketch = find(conv(8, 14, 16), "fallback")
-    stage = model(sketch, row(sketch))[-1].stages[-1]
+    stage = analyse(sketch, row(sketch)).phases[-1].stages[-1].model
     for a in stage.accesses:
         whole = a.footprint({x: float(e) for x, e in stage.extents.items()})
         assert whole == pytest.approx(a.total)

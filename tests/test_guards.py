@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from helpers import Case, case, check, host, values
+from tilewright.cost_model.analysis import analyse
 from tilewright.cost_model.body import body
 from tilewright.graph import ops
 from tilewright.graph.expr import Expr, all_of, select
@@ -14,7 +15,6 @@ from tilewright.graph.graph import Graph, Tensor
 from tilewright.schedules.kernel import build
 from tilewright.schedules.lower import module
 from tilewright.schedules.steps import parse
-from tilewright.search_space.model import model
 from tilewright.search_space.sketch import Sketch
 from tilewright.search_space.space import space
 from tilewright.tasks import extract
@@ -70,7 +70,7 @@ def sketch_of(name: str) -> Sketch:
 def guards(s: Sketch, **values: int) -> float:
     """Operations that the prior counts for guards."""
     rows = np.asarray([[values[p.name] for p in s.params]])
-    stage = next(m for m in model(s, rows)[0].stages if m.guards)
+    stage = next(c.model for c in analyse(s, rows).phases[0].stages if c.model.guards)
     cover: dict[str, float] = {}
     for lp in stage.loops:
         if lp.kind in ("vector", "unroll"):
