@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.graph.dtypes import FLOATS
-from tilewright.graph.expr import MATHS, Const, Expr, Op, loads, variables
-from tilewright.graph.expr import walk as parts
+from tilewright.graph.expr import MATHS, Const, Expr, Op
+from tilewright.graph.traverse import loads, variables
+from tilewright.graph.traverse import walk as parts
 from tilewright.schedules.falling import FALLING
 from tilewright.schedules.nest import Alloc, Loop, Node, Seq, Store, walk
 
