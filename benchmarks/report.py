@@ -1,7 +1,7 @@
 """Fills the tables of the documents from what the benchmarks wrote with ``--json``, so that no figure is typed by hand.
 
     python benchmarks/report.py --ops ops.json --models models.json --tvm tvm.json \\
-        --docs docs/performance.md --readme README.md
+        --convergence convergence.json --docs docs/performance.md --readme README.md
 
 A table goes between ``<!-- tag:begin -->`` and ``<!-- tag:end -->``; what no file is given for stays as it is. Files
 of the same kind (a run for each thread count or suite) may be given one after another.
@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import common, models, ops, tvm
+from benchmarks import common, convergence, models, ops, tvm
 from benchmarks.model_suite import MODELS
 from benchmarks.text import geometric_mean, ms_text, table_lines, threads_text
 
@@ -151,6 +151,12 @@ def against_tvm(reports: Sequence[Report]) -> str:
     return "\n\n".join(p for p in parts if p)
 
 
+def convergences(reports: Sequence[Report]) -> str:
+    """How long searches took, an operator a line."""
+    rows = [row for report in reports for row in report["rows"]]
+    return "\n\n".join([*(said(r) for r in reports), "\n".join(table_lines(*convergence.table(rows)))])
+
+
 def model_text(row: Row) -> str:
     """A model, its file and the shape of its input."""
     known = MODELS.get(row["model"])
@@ -209,15 +215,15 @@ def operators_text(rows: Sequence[Row], suite: str) -> str:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line; exits with 2 for a wrong one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("ops", "models", "tvm"):
+    for name in ("ops", "models", "tvm", "convergence"):
         parser.add_argument(
             f"--{name}", type=Path, nargs="+", default=[], metavar="FILE", help=f"from {name}.py --json"
         )
     parser.add_argument("--docs", type=Path, default=None, metavar="FILE", help="the page on performance")
     parser.add_argument("--readme", type=Path, default=None, metavar="FILE", help="the front page")
     arguments = parser.parse_args(argv)
-    if not (arguments.ops or arguments.models or arguments.tvm):
-        parser.error("expected at least one of --ops, --models and --tvm")
+    if not (arguments.ops or arguments.models or arguments.tvm or arguments.convergence):
+        parser.error("expected at least one of --ops, --models, --tvm and --convergence")
     if arguments.docs is None and arguments.readme is None:
         parser.error("expected --docs, --readme or both")
     if arguments.readme is not None and not (arguments.ops and arguments.models):
@@ -227,7 +233,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def blocks(arguments: argparse.Namespace) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Content by tag, for the page on performance and for the front page. Raises ReportError."""
-    about = {name: [load(path) for path in getattr(arguments, name)] for name in ("ops", "models", "tvm")}
+    about = {
+        name: [load(path) for path in getattr(arguments, name)] for name in ("ops", "models", "tvm", "convergence")
+    }
     everything = [r for reports in about.values() for r in reports]
     page = {"machine": machine(everything)}
     if any(r.get("ceilings") for r in everything):
@@ -236,6 +244,7 @@ def blocks(arguments: argparse.Namespace) -> tuple[Mapping[str, str], Mapping[st
         ("operators", "ops", operators),
         ("models", "models", networks),
         ("tvm", "tvm", against_tvm),
+        ("convergence", "convergence", convergences),
     ):
         if about[name]:
             page[tag] = text(about[name])

@@ -11,7 +11,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import report
+from benchmarks import convergence, report
+from benchmarks.workloads import suite
 
 ORIGIN = {"machine": "a machine", "cores": 2, "python": "3.11", "numpy": "2.4", "llvm": "22.1", "tilewright": "0.1.0"}
 
@@ -158,6 +159,26 @@ def test_tvm(tmp_path: Path) -> None:
     assert "| matmul_512 | 2.000 | 4.000 | 2.00 | 2.500 | 32 | 5 | 31 | 40 | 1e-07 | 1e-07 |" in path.read_text()
 
 
+def test_convergence(tmp_path: Path) -> None:
+    """Searches: medians and ranges over the seeds; one that never came near is not left out."""
+    runs = [
+        convergence.Run((0.5, 1.0, 2.0), (300.0, 210.0, 200.0)),
+        convergence.Run((0.6, 1.5), (float("inf"), 240.0)),
+    ]
+    found = convergence.row(suite("peers")["softmax_512x1024"], 1, runs)
+    assert found["own"] == [(2, 1.0), (2, 1.5)]
+    assert found["all"] == [(2, 1.0), None]
+    place = tmp_path / "convergence.json"
+    place.write_text(json.dumps({**ORIGIN, "date": "2026-12-01", "rows": [found]}))
+    page = tmp_path / "page.md"
+    page.write_text(
+        "<!-- machine:begin -->\n<!-- machine:end -->\n<!-- convergence:begin -->\n<!-- convergence:end -->\n"
+    )
+    assert report.main(["--convergence", str(place), "--docs", str(page)]) == 0
+    line = next(line for line in page.read_text().splitlines() if line.startswith("| softmax_512x1024"))
+    assert "| 20 % | 3 (2 to 3) | 2 (2 to 2) | 1.5 (1.0 to 1.5) | never (2 to never) | never (1.0 to never) |" in line
+
+
 def test_sentences_about_operators() -> None:
     assert "3 at least as fast." in report.operators_text([op_row("a", r) for r in (1.0, 2.0, 3.0)], "peers")
     assert "1 at least as fast, the other at 0.70." in report.operators_text(
@@ -199,7 +220,7 @@ def test_wrong_files(tmp_path: Path, page: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--docs", "x"], "expected at least one of --ops, --models and --tvm"),
+        (["--docs", "x"], "expected at least one of --ops, --models, --tvm and --convergence"),
         (["--ops", "x"], "expected --docs, --readme or both"),
         (["--ops", "x", "--readme", "y"], "argument --readme: expected --ops and --models too"),
     ],
@@ -215,6 +236,6 @@ def test_the_documents_have_the_marks() -> None:
     """Else a run of hours ends in an error."""
     root = Path(__file__).resolve().parents[1]
     page, front = (root / "docs" / "performance.md").read_text(), (root / "README.md").read_text()
-    for tag in ("machine", "ceilings", "operators", "models", "tvm"):
+    for tag in ("machine", "ceilings", "operators", "models", "tvm", "convergence"):
         assert "new" in report.fill(page, tag, "new")
     assert "new" in report.fill(front, "measured", "new")
