@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from tilewright.cost_model.body import transposed
 from tilewright.cost_model.tile import TileCost, tile_cost
-from tilewright.cost_model.traffic import FITS, footprint, traffic
+from tilewright.cost_model.traffic import FITS, OPEN_PLACES, WAYS, footprint, run_bytes, traffic
 from tilewright.graph.stage import TensorType
 from tilewright.graph.traverse import loads
 from tilewright.schedules.phase import Phase
@@ -54,6 +54,8 @@ class StageCost:
     """Bytes fetched into L1, into L2 and into the last level."""
     scattered: tuple[Floats, ...]
     """The part of them that is fetched again and again because strides crowd it into few cache sets."""
+    runs: Floats
+    """Places of memory from which neighbours are fetched one after the other."""
     working_set: tuple[Floats, ...]
     """Bytes of the innermost loop's data, of the loop around it, and of everything."""
     pages: Floats
@@ -161,20 +163,23 @@ def _cost(phase: PhaseModel, target: Target, n: int) -> PhaseCost:
     threads = target.threads if loops else 1
     share = np.minimum(np.ceil(phase.parallel / threads) / np.maximum(work, 1e-9), 1.0)
     shared = np.full(n, 1.0) if threads == 1 else np.broadcast_to(share, (n,)).astype(np.float64)
+    moved = {a.tensor: a.total * a.nbytes for s in phase.stages for a in s.accesses}
+    everything = sum(moved.values()) if not any(s.reduce for s in phase.stages) else None
     stages: list[StageCost] = []
     seen: dict[str, int] = {}
     for s in phase.stages:
         depth = phase.position.get(s.name, 0)
         again = {a.tensor for a in s.accesses if a.tensor in seen and not a.store}
-        stages.append(_stage(s, target, n, again, min([depth, *(seen[t] for t in again)])))
+        stages.append(_stage(s, target, n, again, min([depth, *(seen[t] for t in again)]), everything))
         for a in s.accesses:
             seen.setdefault(a.tensor, depth)
     return PhaseCost(phase, tuple(stages), shared, threads, len(loops))
 
 
-def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int) -> StageCost:
+def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int, everything: int | None) -> StageCost:
     """``again``: tensors that an earlier stage of the phase has just read in the same ``depth`` outer
-    loops."""
+    loops; ``everything``: bytes that the phase touches, if it has no reduction, whose operands would pass through the caches
+    between one touch and the next."""
     dynamic = [lp for lp in s.loops if lp.kind in ("serial", "parallel")]
     spans = _spans(s)
     feet = [[footprint(a, span, target) for span in spans] for a in s.accesses]
@@ -183,17 +188,26 @@ def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int) -
     for lp in dynamic:
         outside.append(outside[-1] * lp.trips)
     zero = np.zeros(n)
+    runs: Any = zero
     moved: list[Floats] = []
     scattered: list[Floats] = []
     sets: list[Floats] = []
     for level, limit in enumerate(capacities(target)):
         used = [sum((f[d].occupied[level] for f in feet), zero) for d in range(deep + 1)]
         fits = [u <= FITS * limit for u in used]
+        if level == LEVELS - 1 and everything is not None:
+            fits[0] = fits[0] & (everything <= FITS * limit)
         total, sparse = zero, zero
         for a, f in zip(s.accesses, feet, strict=True):
             times = _times(a, again, fits, depth, level == LEVELS - 1, s.stream and _whole(a, s, spans[-1]))
             bytes_, part = traffic(f, level, fits, outside, _touches(a, s, spans[-1]) * target.line_bytes, a.store)
+            if everything is not None and _once(
+                a, s
+            ):  # a line that is used whole before others crowd it out is not missed
+                part = np.where(run_bytes(a, s.loops, WAYS) < target.line_bytes, part, 0.0)
             total, sparse = total + bytes_ * times, sparse + part * times
+            if level == LEVELS - 1:
+                runs = runs + bytes_ * times / np.maximum(run_bytes(a, s.loops, OPEN_PLACES), float(target.line_bytes))
         moved.append(total)
         scattered.append(sparse)
         sets = sets or used
@@ -204,6 +218,7 @@ def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int) -
         tile_cost(s, target, n),
         tuple(moved),
         tuple(scattered),
+        runs,
         (sets[max(deep - 1, 0)], sets[near], sets[0]),
         sum((f[near].pages for f in feet), zero),
         np.maximum(sets[near], 1.0) / np.maximum(lines, 1.0),
@@ -220,6 +235,11 @@ def _times(a: Access, again: set[str], fits: list[NDArray[np.bool_]], depth: int
     if a.tensor in again:
         once = np.where(fits[min(depth, len(fits) - 1)], 0.0, once)
     return np.where(fits[0], 0.0, once) if last else once
+
+
+def _once(a: Access, s: StageModel) -> bool:
+    """Whether each element is touched just once."""
+    return {x for x, e in s.extents.items() if e > 1} <= a.axes()
 
 
 def _whole(a: Access, s: StageModel, span: Mapping[str, Any]) -> bool:

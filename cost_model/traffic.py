@@ -7,21 +7,25 @@ sets of a cache, and take as much of it as if they were that much larger.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.schedules.loops import STATIC
 from tilewright.schedules.target import Target
 from tilewright.search_space.access import Access
+from tilewright.search_space.model import LoopModel
 
 WAYS = 8
 """Associativity assumed of the first two cache levels."""
 FITS = 0.75
 """Share of a cache that a working set may take."""
 PAGE = 4096
+OPEN_PLACES = 64
+"""Places of memory from which can be gone on: the rows that its banks keep open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +110,20 @@ def traffic(
             part = np.where(keeps, np.minimum(bytes_, out) * share, part)
         out = np.where(keeps, np.minimum(bytes_, out), out)
     return np.where(fits[0], feet[0].moved, out), np.where(fits[0], 0.0, part)
+
+
+def run_bytes(a: Access, loops: Sequence[LoopModel], most: int) -> Any:
+    """Bytes that are touched one after the other. Loops from the inside out lengthen a run where they go on from its end; others
+    go to further places, and of more than ``most`` none goes on where it was left."""
+    if a.packed or a.indirect or not a.dims:
+        return float(a.total * a.nbytes)
+    walked = [lp for lp in loops if lp.axis in a.axes()]
+    inner = sorted((lp for lp in walked if lp.kind in STATIC), key=lambda lp: abs(a.stride(lp.axis)))
+    run: Any = 1.0
+    places: Any = 1.0
+    for lp in [*inner, *(lp for lp in reversed(walked) if lp.kind not in STATIC)]:
+        step = abs(a.stride(lp.axis)) * lp.cover
+        longer = (step <= run) & (places <= most)
+        places = np.where(step <= run, places, places * np.maximum(lp.trips, 1.0))
+        run = np.where(longer, np.maximum(run, run + step * (lp.trips - 1.0)), run)
+    return np.minimum(run, float(a.total)) * a.nbytes

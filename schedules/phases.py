@@ -1,8 +1,9 @@
 """Phases: the workload rewritten so that it can be tiled.
 
 Decisions of a schedule are taken here, before any loop exists: which convolutions are computed by another
-algorithm (:mod:`~tilewright.schedules.winograd`), which stages are inlined, which are computed inside another
-stage's loops, and therefore which become loop programs of their own (phases, run one after the other). In a phase
+algorithm (:mod:`~tilewright.schedules.winograd`), which stages are inlined, which are computed in blocks
+(:mod:`~tilewright.schedules.blocks`), which are computed inside another stage's loops, and therefore which
+become loop programs of their own (phases, run one after the other). In a phase
 
 - axes that walk in step through all its stages have one name (the *leader's* axis names), axes of extent 1
   are gone;
@@ -26,18 +27,19 @@ from tilewright.graph.expr import Expr, Load, Var, const, var
 from tilewright.graph.stage import Stage, TensorType
 from tilewright.graph.traverse import loads, rewrite, show
 from tilewright.graph.workload import Workload
+from tilewright.schedules.blocks import split_off
 from tilewright.schedules.collapse import collapse
 from tilewright.schedules.falling import falling
 from tilewright.schedules.phase import ACC, Phase, PStage
 from tilewright.schedules.rewrites import flatten, give_leaders, hand_on_factors, inline, resolve_views
-from tilewright.schedules.steps import At, Inline, Schedule, Step, Winograd, check
+from tilewright.schedules.steps import At, Block, Inline, Schedule, Step, Winograd, check
 from tilewright.schedules.winograd import expand
 
 
 def phases(workload: Workload, schedule: Schedule) -> list[Phase]:
     """Split a workload into phases, in execution order. Raises ScheduleError where a decision is not
     legal."""
-    steps = tuple(s for s in schedule.steps if isinstance(s, (Winograd, Inline, At)))
+    steps = tuple(s for s in schedule.steps if isinstance(s, (Winograd, Inline, Block, At)))
     structure = tuple((s.stage, s.leader) if isinstance(s, At) else s for s in steps)
     loops = {s.stage: s.loop for s in steps if isinstance(s, At)}
     return [
@@ -52,7 +54,7 @@ class _Decisions:
     have the same phases."""
 
     workload_hash: str
-    structure: tuple[Winograd | Inline | tuple[str, str], ...]
+    structure: tuple[Winograd | Inline | Block | tuple[str, str], ...]
     workload: Workload = field(compare=False)
     steps: tuple[Step, ...] = field(compare=False)
 
@@ -67,6 +69,9 @@ def _phases(of: _Decisions) -> tuple[Phase, ...]:
             stages = expand(stages, step)
     inlined = [s.stage for s in of.steps if isinstance(s, Inline)]
     stages = falling(inline(stages, inlined, workload))
+    for step in of.steps:
+        if isinstance(step, Block):
+            stages = split_off(stages, step)
     ats = [s for s in of.steps if isinstance(s, At)]
     stages = hand_on_factors(stages, {s.stage for s in ats})
     stages = give_leaders(stages, {s.stage for s in ats})

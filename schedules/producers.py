@@ -9,6 +9,7 @@ static widths, is left to :mod:`tilewright.schedules.accumulators`.
 
 from __future__ import annotations
 
+from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import Var, var
 from tilewright.graph.traverse import loads, variables
 from tilewright.schedules.accumulators import accumulate
@@ -22,6 +23,9 @@ from tilewright.schedules.state import MAX_REGISTER_ELEMENTS, ZERO, Dyn, Local, 
 from tilewright.schedules.statements import Statements
 from tilewright.schedules.steps import check
 
+LINE_BYTES = 64
+"""A cache line of every processor that vectors are written for."""
+
 
 def local_buffer(stage: PStage, placement: Placement, state: State) -> Local:
     """Where the result of a producer lives when it is computed at this point."""
@@ -30,12 +34,26 @@ def local_buffer(stage: PStage, placement: Placement, state: State) -> Local:
     last = {i.axis: k for k, i in enumerate(loops.items)}
     strides: dict[str, int] = {}
     size = 1
-    for a in reversed(sorted(axes, key=lambda a: last.get(a, -1))):
+    constant = _constant_addresses(stage, loops, placement)
+    for k, a in enumerate(reversed(sorted(axes, key=lambda a: last.get(a, -1)))):
         strides[a] = size
         size *= cap(state.width[a])
-    constant = _constant_addresses(stage, loops, placement) and size <= MAX_REGISTER_ELEMENTS
-    scope = "register" if constant else "thread"
+        if k == 0 and not constant and _across(loops, a):
+            size = _odd_lines(size, stage.body.dtype)
+    scope = "register" if constant and size <= MAX_REGISTER_ELEMENTS else "thread"
     return Local(Buffer(f"{stage.name}.buf", size, stage.body.dtype, scope), strides, {a: state.base[a] for a in axes})
+
+
+def _across(loops: StageLoops, contiguous: str) -> bool:
+    """Whether the lanes of a stage's vectors lie in different rows of a buffer whose rows run along axis ``contiguous``."""
+    return any(i.kind == "vector" and i.axis != contiguous for i in loops.items)
+
+
+def _odd_lines(size: int, dtype: str) -> int:
+    """A row of ``size`` elements, longer by a cache line if it is an even number of lines: what is written down the rows of a
+    buffer would else use few sets of a cache."""
+    line = LINE_BYTES // SIZES[dtype]
+    return size + line if size % (2 * line) == 0 else size
 
 
 def reusable_buffer(stage: PStage, placement: Placement, state: State) -> Local | None:

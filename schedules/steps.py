@@ -20,6 +20,8 @@ has one loop, ``i.0``. Factors need not divide: a remainder becomes a second bod
 ``spread S LOOP``      give each iteration of an unrolled reduction loop its own accumulator (rfactor)
 ``pack S N LOOP ...``  copy factor N of the product S sums into a buffer laid out in the given order of its loops, at the named
                        loop of S or of its leader (``root``: before all loops; of a constant: once, when the program is built)
+``block S``            compute S in a stage ``S_block`` and copy it: with ``at S_block S LOOP`` a block of S is made in a buffer, in one
+                       order of loops, and written out in another
 ``inplace S``          keep the result of S where the output of the leader will be, instead of in a buffer of its own
 ``stream S``           store the output of S past the caches (non-temporal)
 =====================  ====================================================================================================
@@ -134,6 +136,11 @@ class Stream(Step):
 
 
 @dataclass(frozen=True, order=True, slots=True)
+class Block(Step):
+    """``y[i] = f(x)``  ->  ``y_block[i] = f(x); y[i] = y_block[i]``  (:mod:`tilewright.schedules.blocks`)."""
+
+
+@dataclass(frozen=True, order=True, slots=True)
 class InPlace(Step):
     """``e[i] = f(x[i]); y[i] = e[i] * c``  ->  ``y[i] = f(x[i]); y[i] = y[i] * c``."""
 
@@ -149,6 +156,7 @@ KEYWORDS: dict[type[Step], str] = {
     Unroll: "unroll",
     Spread: "spread",
     Pack: "pack",
+    Block: "block",
     InPlace: "inplace",
     Stream: "stream",
 }

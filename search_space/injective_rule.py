@@ -12,6 +12,7 @@ from tilewright.schedules.steps import Order, Parallel, Schedule, Step, Stream, 
 from tilewright.schedules.steps import Split as SplitStep
 from tilewright.schedules.target import Target
 from tilewright.schedules.write_transposed import MOST_ROWS
+from tilewright.search_space.block_rule import block_sketches, near, parallel_loops
 from tilewright.search_space.prologue import plan, worth_threads
 from tilewright.search_space.sketch import Constraint, Open, Param, Sketch
 
@@ -34,6 +35,7 @@ def injective_sketches(workload: Workload, target: Target) -> list[Sketch]:
     for axis in _vector_axes(leader):
         for stream in (False, True) if _may_stream(workload, target, axis == leader.axes[-1][0]) else (False,):
             out.append(_sketch(workload, target, leader, axis, base, extra, stream))
+        out += block_sketches(workload, target, leader, axis, base, extra)
     return out or [_scalar(workload, target, leader, base, extra)]
 
 
@@ -86,19 +88,19 @@ def _sketch(
         template = [Open(leader.name, axis, ("v*vb", "v")), Open(leader.name, last, ("r*rb", "r"))]
         order = [*outer, f"{last}.1", f"{axis}.1", f"{last}.2", f"{axis}.2"]
         static = [f"{last}.2", f"{axis}.2"]
-        preferred = {"v": widths[0], "vb": _near(blocks, BLOCK // lanes), "r": max(rows)}
-        preferred["rb"] = _near(params[1].values, BLOCK // max(rows))
+        preferred = {"v": widths[0], "vb": near(blocks, BLOCK // lanes), "r": max(rows)}
+        preferred["rb"] = near(params[1].values, BLOCK // max(rows))
     else:
         blocks = tuple(sorted({b for b in (1, 4, 16, 64, 256, 1024) if b < count} | {count}))
         template = [Open(leader.name, axis, ("v*vb", "v"))]
         order = [*outer, f"{axis}.1", f"{axis}.2"]
         static = [f"{axis}.2"]
-        preferred = {"v": widths[min(1, len(widths) - 1)], "vb": _near(blocks, 64)}
+        preferred = {"v": widths[min(1, len(widths) - 1)], "vb": near(blocks, 64)}
     params = [Param("v", widths, "width of the vector loop"), Param("vb", blocks, "vectors in a piece"), *params]
     template = [*base, *extra, *template]
     template.append(Order(leader.name, tuple(order)))
     if worth_threads(workload, target):
-        template.append(Parallel(leader.name, _parallel_loops(leader, {axis, last}, target)))
+        template.append(Parallel(leader.name, parallel_loops(leader.axes, {axis, last}, target)))
     template += [Unroll(leader.name, s) for s in static[:-1]]
     template.append(Vectorize(leader.name, static[-1]))
     if stream:
@@ -110,19 +112,6 @@ def _sketch(
 
 MOST_CACHED = 1.5
 """Bytes moved, over those of the last cache, from which on stores past it pay: measured, 1.2 times is still faster cached."""
-PIECES_EACH = 16
-"""Iterations of the parallel loops for each thread that are enough to share the work evenly."""
-
-
-def _parallel_loops(leader: PStage, tiled: set[str], target: Target) -> int:
-    """How many of the outermost loops are parallel: as few as give every thread enough to do, because what is inside
-    them needs no division to find its place. Loops over blocks of a tiled axis have an extent that is not known here."""
-    total = 1
-    for k, (a, extent) in enumerate(leader.axes):
-        if total >= PIECES_EACH * target.threads or (a in tiled and total > 1 and total >= 4 * target.threads):
-            return max(k, 1)
-        total *= 1 if a in tiled else extent
-    return len(leader.axes)
 
 
 def _tile_fits(lanes: int, registers: int) -> Constraint:
@@ -137,10 +126,6 @@ def _rows(extent: int, line: int, stream: bool) -> tuple[int, ...]:
     most = min(line, MOST_ROWS)
     rows = tuple(r for r in ((most,) if stream else (2, 4, 8, 16)) if r <= min(extent, most))
     return rows or (min(extent, most),)
-
-
-def _near(values: tuple[int, ...], wanted: int) -> int:
-    return min(values, key=lambda n: abs(n - wanted))
 
 
 def _scalar(workload: Workload, target: Target, leader: PStage, base: list[Step], extra: list[Step | Open]) -> Sketch:

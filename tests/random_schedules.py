@@ -11,12 +11,14 @@ import numpy as np
 
 from helpers import host
 from tilewright.graph.workload import Workload
+from tilewright.schedules.blocks import BLOCK
 from tilewright.schedules.factors import product_factors
 from tilewright.schedules.phase import ACC, Phase, PStage
 from tilewright.schedules.phases import phases
 from tilewright.schedules.rewrites import resolve_views
 from tilewright.schedules.steps import (
     At,
+    Block,
     Inline,
     InPlace,
     Order,
@@ -217,10 +219,13 @@ class _Composer:
             inlined = [
                 n for n, s in stages.items() if s.reducer is None and n != self.workload.output and self.chance(0.6)
             ]
-            kept = [n for n in stages if n not in inlined and n != self.workload.output]
-            base: list[Step] = [*minimal, *(Inline(n) for n in inlined)]
+            blocked = [n for n, s in stages.items() if s.reducer is None and n not in inlined and self.chance(0.2)]
+            listing = [[n + BLOCK, n] if n in blocked else [n] for n in stages if n not in inlined]
+            kept = [n for names in listing for n in names if n != self.workload.output]
+            base: list[Step] = [*minimal, *(Inline(n) for n in inlined), *(Block(n) for n in blocked)]
             later = dict(pairwise([*kept, self.workload.output]))
             into = {n: later[n] if self.chance(0.2) else self.workload.output for n in kept if self.chance(0.6)}
+            into |= {n + BLOCK: n for n in blocked if self.chance(0.7)}
             try:
                 parts = phases(self.workload, Schedule((*base, *(At(n, t, "tile") for n, t in into.items()))))
             except ScheduleError:

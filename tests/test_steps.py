@@ -16,6 +16,7 @@ from tilewright.schedules.apply import MAX_INSTRUCTIONS, apply
 from tilewright.schedules.kernel import build
 from tilewright.schedules.steps import (
     At,
+    Block,
     Inline,
     InPlace,
     Order,
@@ -49,6 +50,7 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
     st.builds(Pack, NAMES, COUNTS, st.one_of(LOOPS, st.just("root")), MANY),
     st.builds(Stream, NAMES),
     st.builds(InPlace, NAMES),
+    st.builds(Block, NAMES),
 )
 
 
