@@ -118,7 +118,7 @@ def run_bytes(a: Access, loops: Sequence[LoopModel], most: int) -> Any:
     if a.packed or a.indirect or not a.dims:
         return float(a.total * a.nbytes)
     walked = [lp for lp in loops if lp.axis in a.axes()]
-    inner = sorted((lp for lp in walked if lp.kind in STATIC), key=lambda lp: abs(a.stride(lp.axis)))
+    inner = sorted((lp for lp in walked if lp.kind in STATIC), key=lambda lp: (abs(a.stride(lp.axis)), -lp.level))
     run: Any = 1.0
     places: Any = 1.0
     for lp in [*inner, *(lp for lp in reversed(walked) if lp.kind not in STATIC)]:

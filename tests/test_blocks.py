@@ -9,6 +9,7 @@ import pytest
 
 from helpers import Case, case, check, host, run, values
 from tilewright.cost_model.prior import prior_ns
+from tilewright.cost_model.traffic import run_bytes
 from tilewright.graph import ops
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import unary
@@ -16,6 +17,8 @@ from tilewright.graph.graph import Graph, Tensor
 from tilewright.graph.workload import Workload, canonical
 from tilewright.schedules.steps import ScheduleError, parse
 from tilewright.schedules.target import Target
+from tilewright.search_space.access import Access
+from tilewright.search_space.model import LoopModel
 from tilewright.search_space.sketch import Sketch, enumerate_points
 from tilewright.search_space.space import space
 from tilewright.tasks import default_for
@@ -163,3 +166,17 @@ def test_long_runs_are_expected_to_be_faster() -> None:
     short, long = ({"v": 16, "b": b, "r": 8, "c": c} for b, c in ((2, 4), (8, 64)))
     times = [prior_ns(s, np.array([[row[p.name] for p in s.params]]))[0] for row in (short, long)]
     assert times[1] < 0.8 * times[0]
+
+
+def test_unrolled_vectors_lengthen_a_run() -> None:
+    """Two vectors that lie side by side are one place of memory, in whatever order their loops are written."""
+    one = np.ones(1)
+    a = Access("a", 4, 1 << 20, ((1024, (("i", 1),)), (1024, (("r", 1),))), False, False, False, False)
+    loops = [
+        LoopModel("i", 0, "serial", 1024 * one, one),
+        LoopModel("r", 0, "serial", 64 * one, 16 * one),
+        LoopModel("r", 1, "unroll", 2 * one, 8 * one),
+        LoopModel("r", 2, "vector", 8 * one, one),
+    ]
+    assert run_bytes(a, loops[1:], 8) == 4096
+    assert run_bytes(a, [loops[1], loops[0], *loops[2:]], 8) == 64
