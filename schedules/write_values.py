@@ -8,10 +8,11 @@ padding) leaves no code; the others are compared in 32 bits, of which a vector h
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from tilewright.graph.affine import Affine
 from tilewright.graph.expr import Const, Expr, Load, Op, binary
-from tilewright.graph.traverse import variables, walk
+from tilewright.graph.traverse import loads, variables
 from tilewright.schedules import write_memory as memory
 from tilewright.schedules.emit import Value, splat_literal
 from tilewright.schedules.scalar import operate
@@ -90,16 +91,17 @@ def _compare_index(scope: Scope, e: Op) -> Value | None:
 
 def _select(scope: Scope, e: Op) -> Value:
     fn, otherwise = scope.fn, e.args[2]
-    if isinstance(e.args[1], Load) and _is_zero(otherwise) and scope.guard is None:
+    safe = set(_certain(e.args[0]))
+    if isinstance(e.args[1], Load) and e.args[1] not in safe and _is_zero(otherwise) and scope.guard is None:
         return _guarded_load(scope, e, e.args[1])
     condition = value(scope, e.args[0])
     if condition.name in ("true", "false"):
         return _known(scope, e.args[0], e.args[1] if condition.name == "true" else e.args[2])
-    then = _under(scope, condition, e.args[1])
-    if _reads(otherwise):
+    then = _under(scope, condition, e.args[1], safe)
+    if not safe.issuperset(loads(otherwise)):
         yes = splat_literal(True, "bool", condition.lanes)
         inverse = fn.op(f"xor {condition.typed}, {yes}", "bool", condition.lanes)
-        other = _under(scope, inverse, otherwise)
+        other = _under(scope, inverse, otherwise, safe)
     else:
         other = value(scope, otherwise)
     lanes = max(condition.lanes, then.lanes, other.lanes)
@@ -153,9 +155,9 @@ def _known(scope: Scope, condition: Expr, e: Expr) -> Value:
     return out
 
 
-def _under(scope: Scope, condition: Value, e: Expr) -> Value:
-    """``e`` evaluated where ``condition`` holds: its loads are safe elsewhere."""
-    if not _reads(e):
+def _under(scope: Scope, condition: Value, e: Expr, safe: set[Load]) -> Value:
+    """``e`` evaluated where ``condition`` holds: its loads are made safe elsewhere, unless they are anyway."""
+    if safe.issuperset(loads(e)):
         return value(scope, e)
     saved = scope.guard
     if saved is None:
@@ -169,5 +171,10 @@ def _under(scope: Scope, condition: Value, e: Expr) -> Value:
     return out
 
 
-def _reads(e: Expr) -> bool:
-    return any(isinstance(x, Load) for x in walk(e))
+def _certain(e: Expr) -> Iterator[Load]:
+    """Loads that are made wherever ``e`` is evaluated: those of a condition are, those of the sides of a choice are not."""
+    if isinstance(e, Load):
+        yield e
+    children = e.index if isinstance(e, Load) else e.args if isinstance(e, Op) else ()
+    for x in children[:1] if isinstance(e, Op) and e.kind == "select" else children:
+        yield from _certain(x)

@@ -83,3 +83,38 @@ def test_known_masks_are_free() -> None:
     known = guards(s, v=32, vb=2, r0=2, r0b=1, u0=3, u1=3)
     assert known < guards(s, v=32, vb=1, r0=2, r0b=1, u0=3, u1=3)
     assert known < guards(s, v=32, vb=2, r0=2, r0b=1, u0=3, u1=1)
+
+
+def test_a_condition_on_a_value_does_not_guard_what_it_read_itself() -> None:
+    """A leaky unit of a normalised row: the condition reads what both sides read, so nothing is masked, and a value of a whole
+    row is not taken apart into lanes."""
+
+    def make(g: Graph) -> Tensor:
+        x = g.input("a", (6, 32))
+        s = g.compute((6,), lambda i, k: x[i, k], (32,), "sum")
+        return g.compute((6, 32), lambda i, j: select((x[i, j] - s[i]).lt(0), (x[i, j] - s[i]) * 0.125, x[i, j] - s[i]))
+
+    c = case(make, {"a": values(RNG, (6, 32), "float32")})
+    schedule = "at t0 t1 i0.0\nsplit t1 i1 16\nvectorize t1 i1.1"
+    assert "masked" not in module([build(c.workload, parse(schedule), host()).lowered])
+    check(c, schedule)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_other_reads_under_a_condition_on_a_value_stay_guarded(swapped: bool) -> None:
+    """The condition's own reads under a choice are guarded themselves, and say nothing about the sides."""
+
+    def make(g: Graph) -> Tensor:
+        x, y = g.input("a", (9,)), g.input("b", (9,))
+
+        def at(i: Expr) -> Expr:
+            positive = select(i.lt(9), x[i], -1.0).gt(0)
+            if swapped:
+                return select(select(i.lt(9), x[i], -1.0).le(0), 2.0, x[i] + y[i])
+            return select(positive, x[i] + y[i], 2.0)
+
+        return g.compute((24,), at)
+
+    c = case(make, {"a": values(RNG, (9,), "float32"), "b": values(RNG, (9,), "float32")})
+    assert "masked" in module([build(c.workload, parse("split t0 i0 8\nvectorize t0 i0.1"), host()).lowered])
+    check(c, "split t0 i0 8\nvectorize t0 i0.1")

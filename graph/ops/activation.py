@@ -95,8 +95,15 @@ def softplus(x: Tensor) -> Tensor:
 
 
 def mish(x: Tensor) -> Tensor:
-    """``x * tanh(softplus(x))``."""
-    return elementwise("mish", lambda a: a * unary("tanh", _softplus(a)), x)
+    """``x * tanh(softplus(x))``: the hyperbolic tangent of a logarithm is a quotient, ``n / (n + 2)`` with ``n = e (e + 2)`` and
+    ``e = exp(x)``. From 20 on it is 1."""
+
+    def body(a: Expr) -> Expr:
+        e = unary("exp", minimum(a, 20))
+        n = e * (e + 2)
+        return a * (n / (n + 2))
+
+    return elementwise("mish", body, x)
 
 
 def softsign(x: Tensor) -> Tensor:
