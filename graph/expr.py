@@ -104,16 +104,18 @@ class Const(Expr):
     """A literal. ``Const('float32', 0.5)``."""
 
     value: Number = 0
+    _hash: int = field(default=0, init=False, compare=False, repr=False)
 
     def __eq__(self, other: object) -> bool:
         # nan equals nan, and 0.0 differs from -0.0: two constants are equal when they are the same bits
-        return isinstance(other, Const) and self._bits() == other._bits()
+        if self is other:
+            return True
+        return isinstance(other, Const) and self.dtype == other.dtype and repr(self.value) == repr(other.value)
 
     def __hash__(self) -> int:
-        return hash(self._bits())
-
-    def _bits(self) -> tuple[str, str]:
-        return self.dtype, repr(self.value)
+        if not self._hash:
+            object.__setattr__(self, "_hash", hash((self.dtype, repr(self.value))) or 1)
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True)

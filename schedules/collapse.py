@@ -16,15 +16,16 @@ from tilewright.schedules.phase import Phase, PStage
 
 def collapse(phase: Phase) -> Phase:
     """Merge neighbouring axes as long as a pair can be merged in every stage."""
-    changed = True
-    while changed:
-        changed = False
+    refused: set[tuple[str, str]] = set()  # for good: what other pairs merge changes nothing between these two
+    while True:
         for pair in _neighbours(phase):
-            merged = _merge(phase, *pair)
+            merged = None if pair in refused else _merge(phase, *pair)
             if merged is not None:
-                phase, changed = merged, True
+                phase = merged
                 break
-    return phase
+            refused.add(pair)
+        else:
+            return phase
 
 
 def _neighbours(phase: Phase) -> list[tuple[str, str]]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import FLOATS
@@ -96,6 +97,7 @@ class Form:
     weights: Expr
 
 
+@lru_cache(maxsize=128)
 def convolution(stage: Stage) -> Form | None:
     """The form of a stage that sums products over windows of three, walked with stride 1; None for any other."""
     if stage.reducer != "sum" or stage.body.dtype not in FLOATS:
