@@ -52,39 +52,54 @@ Ranges = Mapping[str, tuple[int, int]]
 def affine(e: Expr, ranges: Ranges | None = None) -> Affine | None:
     """The affine form of an int64 expression, or None if it has none. ``ranges`` gives inclusive bounds of variables,
     with which ``//`` and ``%`` by a constant may simplify."""
+    terms: dict[str, int] = {}
+    constant = _gather(e, 1, terms, ranges)
+    return None if constant is None else make(terms, constant)
+
+
+def _gather(e: Expr, times: int, terms: dict[str, int], ranges: Ranges | None) -> int | None:
+    """Add the terms of ``times * e`` to ``terms``; returns its constant, or None if ``e`` is not affine."""
     if isinstance(e, Const):
-        return Affine((), int(e.value))
+        return times * int(e.value)
     if isinstance(e, Var):
-        return Affine(((e.name, 1),), 0)
+        terms[e.name] = terms.get(e.name, 0) + times
+        return 0
     if not isinstance(e, Op) or e.dtype != "int64":
         return None
-    if e.kind in ("add", "sub", "mul", "floordiv", "mod"):
-        a, b = affine(e.args[0], ranges), affine(e.args[1], ranges)
-        if a is None or b is None:
-            return None
-        if e.kind == "add":
-            return a + b
-        if e.kind == "sub":
-            return a + b.scale(-1)
-        if e.kind == "mul":
-            if not a.terms:
-                return b.scale(a.const)
-            return a.scale(b.const) if not b.terms else None
-        if b.terms or b.const <= 0 or ranges is None:
-            return None
-        return _quotient(a, b.const, ranges, remainder=e.kind == "mod")
     if e.kind == "neg":
-        a = affine(e.args[0], ranges)
-        return None if a is None else a.scale(-1)
-    if e.kind in ("max", "min") and ranges is not None:
-        a, b = affine(e.args[0], ranges), affine(e.args[1], ranges)
-        if a is None or b is None:
-            return None
-        low, high = interval(a + b.scale(-1), ranges)
-        if low >= 0:
-            return a if e.kind == "max" else b
-        if high <= 0:
-            return b if e.kind == "max" else a
+        return _gather(e.args[0], -times, terms, ranges)
+    if e.kind in ("add", "sub"):
+        first = _gather(e.args[0], times, terms, ranges)
+        second = _gather(e.args[1], times if e.kind == "add" else -times, terms, ranges)
+        return None if first is None or second is None else first + second
+    if e.kind == "mul" and isinstance(e.args[1], Const):
+        return _gather(e.args[0], times * int(e.args[1].value), terms, ranges)
+    whole = _combined(e, ranges)
+    if whole is None:
+        return None
+    for v, c in whole.terms:
+        terms[v] = terms.get(v, 0) + times * c
+    return times * whole.const
+
+
+def _combined(e: Op, ranges: Ranges | None) -> Affine | None:
+    """The affine form of an operation on two affine forms that need not have one."""
+    if e.kind not in ("mul", "floordiv", "mod", "max", "min"):
+        return None
+    a, b = affine(e.args[0], ranges), affine(e.args[1], ranges)
+    if a is None or b is None:
+        return None
+    if e.kind == "mul":
+        return b.scale(a.const) if not a.terms else a.scale(b.const) if not b.terms else None
+    if ranges is None:
+        return None
+    if e.kind in ("floordiv", "mod"):
+        return None if b.terms or b.const <= 0 else _quotient(a, b.const, ranges, remainder=e.kind == "mod")
+    low, high = interval(a + b.scale(-1), ranges)
+    if low >= 0:
+        return a if e.kind == "max" else b
+    if high <= 0:
+        return b if e.kind == "max" else a
     return None
 
 

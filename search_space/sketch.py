@@ -140,7 +140,8 @@ def enumerate_points(sketch: Sketch, limit: int = 200_000, seed: int = 0) -> Poi
     else:
         rng = np.random.default_rng(seed)
         digits = np.stack([rng.integers(0, r, limit) for r in radices], axis=1)
-        digits = np.unique(digits, axis=0)
+        digits = digits[np.lexsort(digits.T[::-1])]  # sorted and without repeats: np.unique compares rows as bytes
+        digits = digits[np.append(True, np.any(digits[1:] != digits[:-1], axis=1))]
     rows = np.empty(digits.shape, dtype=np.int64)
     for k, p in enumerate(sketch.params):
         rows[:, k] = np.asarray(p.values, dtype=np.int64)[digits[:, k]]

@@ -172,6 +172,23 @@ def test_features_and_prior_agree_with_the_parts() -> None:
     assert np.allclose(x[:, FEATURES.index("prior")], np.log2(prior), rtol=1e-5)
 
 
+def test_a_phase_of_which_nothing_is_searched_is_analysed_once() -> None:
+    """Sketches that have such a phase in common share its cost; it counts for every candidate."""
+    sketches = [s for s in space(conv(8, 14, 16), TARGET).sketches if s.name.startswith("winograd2[3x3,tiles")]
+    rows = [points(s) for s in sketches]
+    fixed, *others = [
+        [p for p in analyse(s, r).phases if p.share.shape != (len(r),)] for s, r in zip(sketches, rows, strict=True)
+    ]
+    assert fixed
+    assert others
+    for other in others:
+        assert all(p is q for p, q in zip(fixed, other, strict=True))
+    for s, r in zip(sketches, rows, strict=True):
+        one = estimate(analyse(s, r[:1])).total
+        assert estimate(analyse(s, r)).total.shape == (len(r),)
+        assert np.allclose(estimate(analyse(s, r)).total[0], one)
+
+
 def test_a_candidate_does_not_depend_on_its_neighbours() -> None:
     sketch = find(matmul(61, 97, 80), "tile")
     rows = points(sketch, 60)

@@ -11,6 +11,7 @@ from tilewright.graph.dtypes import GraphError
 from tilewright.graph.expr import Const, const, maximum, unary
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.schedules.kernel import Kernel, build
+from tilewright.schedules.phases import phases
 from tilewright.schedules.steps import parse
 
 RNG = np.random.default_rng(0)
@@ -279,3 +280,13 @@ def test_nothing_to_compute_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(GraphError, match="expected an extent of at least 1"):
         g.compute((4,), lambda i, k: x[i], reduce=(0,), reducer="sum")
     assert isinstance(const(1, "int64"), Const)
+
+
+def test_phases_are_the_same_whatever_the_loops() -> None:
+    """The loop that a stage is computed in is the schedule's own; the stages are found once."""
+    w = product().workload
+    (tile,), (block,) = phases(w, parse("at t0 t1 tile")), phases(w, parse("at t0 t1 i0.0\nsplit t1 i0 4"))
+    assert tile.stages is block.stages
+    assert tile.attached == (("t0", "t1", "tile"),)
+    assert block.attached == (("t0", "t1", "i0.0"),)
+    assert phases(w, parse("at t0 t1 tile"))[0].attached == tile.attached
