@@ -30,8 +30,11 @@ Array = NDArray[np.generic]
 
 @dataclass
 class Graph:
-    """``inputs`` and ``outputs`` are tensor names in order; ``constants`` hold their arrays; ``nodes`` are in an order in
-    which every tensor is defined before it is used. ``output_names`` are the names callers see."""
+    """What to compute. Build one with :meth:`input`, :meth:`constant`, operators on tensors, and :meth:`output`.
+
+    ``inputs`` and ``outputs`` are tensor names in order; ``constants`` hold their arrays; ``nodes`` are in an order in
+    which every tensor is defined before it is used. ``output_names`` are the names callers see.
+    """
 
     types: dict[str, TensorType] = field(default_factory=dict)
     inputs: list[str] = field(default_factory=list)
@@ -61,7 +64,8 @@ class Graph:
         return Tensor(self, name)
 
     def input(self, name: str, shape: Sequence[int], dtype: str = "float32") -> Tensor:
-        """Declare an input."""
+        """Declare an input of a fixed shape; ``dtype`` is a NumPy name such as ``float32``, ``int64`` or ``bool``. Raises GraphError
+        for a name that is taken and a type that there is not."""
         if name in self.types:
             raise GraphError(f"input {name!r}: the name is taken")
         self.types[name] = TensorType(tuple(int(d) for d in shape), dtype)
@@ -106,7 +110,9 @@ class Graph:
         name: str = "t",
     ) -> Tensor:
         """Define a tensor by index notation: ``body`` gets one index variable for each dimension of ``shape``, then one for
-        each extent of ``reduce``, and returns a scalar expression. A body with ``*args`` gets them all."""
+        each extent of ``reduce``, and returns a scalar expression. A body with ``*args`` gets them all. ``reducer`` is ``sum``,
+        ``prod``, ``max`` or ``min`` over the axes of ``reduce``. Raises GraphError for a body that takes another number of
+        indices."""
         axes = tuple((f"i{n}", int(d)) for n, d in enumerate(shape))
         raxes = tuple((f"r{n}", int(d)) for n, d in enumerate(reduce))
         names = [a for a, _ in axes + raxes]
@@ -123,7 +129,7 @@ class Graph:
         return self.add(View(self.fresh(name), source.name, TensorType(tuple(shape), source.dtype), self.origin))
 
     def output(self, t: Tensor, name: str | None = None) -> None:
-        """Declare ``t`` an output, seen by callers as ``name``."""
+        """Declare ``t`` an output, seen by callers as ``name`` (its own name if None). Outputs are returned in this order."""
         self.outputs.append(t.name)
         self.clean = False
         self.output_names.append(name or t.name)

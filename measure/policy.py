@@ -15,7 +15,10 @@ TIMER: Final = "loop"
 @final
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Raises ValueError for a value that makes no sense."""
+    """How each candidate is checked and timed. ``cache`` and ``algorithms`` are part of a record's key (:meth:`identity`): only
+    records of the same two are found again.
+
+    Raises ValueError for a value that makes no sense."""
 
     cache: str = "hot"
     """`hot`: the same buffers in every call. `cold`: the caches are flushed before every call. `rotating`:
@@ -33,9 +36,11 @@ class Policy:
     target_noise: float = 0.01
     """Sampling stops when the 95 % confidence interval of the median is within ± this share of it."""
     cutoff: float | None = 3.0
-    """A candidate slower than this multiple of the best one is abandoned (None: never)."""
+    """A candidate whose fastest sample takes more than this multiple of the best candidate's time is abandoned
+    (None: never)."""
     tolerance: float = 1e-4
-    """Largest relative error of a float32 result; a float64 result may have this times 2^-29."""
+    """Largest error of an element of a float32 result, relative to the element, besides what rounding may add in sums of that
+    length; of a float64 result, this times 2^-29."""
     build_timeout_s: float = 60.0
     """Most seconds to build a candidate. The limit in use adapts downwards to what builds take."""
     run_timeout_s: float = 60.0

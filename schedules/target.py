@@ -38,7 +38,10 @@ class TargetError(ValueError):
 @final
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One machine. Caches are those of one core, except `l3_bytes`, which its cores share (0: none)."""
+    """One machine that code is generated for. Caches are those of one core, except `l3_bytes`, which its cores share (0: none).
+
+    `Target.host()` is this machine, `Target.load(name)` a described one. Raises TargetError for a field that makes no sense.
+    """
 
     name: str
     family: str
@@ -95,6 +98,7 @@ class Target:
         return max(1, self.vector_bits // BITS[dtype])
 
     def with_threads(self, threads: int) -> Target:
+        """The same machine with another number of worker threads (which records are keyed by)."""
         return replace(self, threads=threads)
 
     def fingerprint(self) -> dict[str, object]:

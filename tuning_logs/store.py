@@ -31,9 +31,10 @@ _PAGE = 500
 
 
 class Store:
-    """Records by key.
+    """Tuning records, in an SQLite file (`url_or_path`; None: the file in the user's data folder), in memory (`:memory:`) or in
+    PostgreSQL (a URL). Records are only ever added. To be used as a context manager, or closed.
 
-    Raises `StoreError` if the place cannot be opened, is not a store, or is a newer one's.
+    Raises `StoreError` if the place cannot be opened, is not a store, or was written by a newer version.
     """
 
     def __init__(self, url_or_path: str | Path | None = None, read_only: bool = False) -> None:

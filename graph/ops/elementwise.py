@@ -13,11 +13,11 @@ from tilewright.graph.graph import Tensor
 from tilewright.graph.ops.core import Operand, elementwise
 
 
-def _binary(kind: str) -> Callable[[Operand, Operand], Tensor]:
+def _binary(kind: str, meaning: str) -> Callable[[Operand, Operand], Tensor]:
     def operator(a: Operand, b: Operand) -> Tensor:
         return elementwise(kind, lambda x, y: binary(kind, x, y), _like(a, b), _like(b, a))
 
-    operator.__doc__ = f"``{kind}`` of two tensors, element by element."
+    operator.__doc__ = f"{meaning}, element by element; both of one data type, or one a number."
     return operator
 
 
@@ -28,22 +28,22 @@ def _like(a: Operand, b: Operand) -> Operand:
     return a
 
 
-add = _binary("add")
-sub = _binary("sub")
-mul = _binary("mul")
-div = _binary("div")
-less = _binary("lt")
-less_equal = _binary("le")
-equal = _binary("eq")
-not_equal = _binary("ne")
-logical_and = _binary("and")
-logical_or = _binary("or")
-logical_xor = _binary("xor")
-bit_and = _binary("bitand")
-bit_or = _binary("bitor")
-bit_xor = _binary("bitxor")
-shift_left = _binary("shl")
-shift_right = _binary("shr")
+add = _binary("add", "``a + b``")
+sub = _binary("sub", "``a - b``")
+mul = _binary("mul", "``a * b``")
+div = _binary("div", "``a / b`` (of integers: towards zero, and 0 where ``b`` is 0)")
+less = _binary("lt", "``a < b`` as bool")
+less_equal = _binary("le", "``a <= b`` as bool")
+equal = _binary("eq", "``a == b`` as bool")
+not_equal = _binary("ne", "``a != b`` as bool")
+logical_and = _binary("and", "Both of two bools")
+logical_or = _binary("or", "Either of two bools")
+logical_xor = _binary("xor", "One of two bools, not both")
+bit_and = _binary("bitand", "``a & b`` of integers")
+bit_or = _binary("bitor", "``a | b`` of integers")
+bit_xor = _binary("bitxor", "``a ^ b`` of integers")
+shift_left = _binary("shl", "``a << b`` of integers (0 where all bits leave)")
+shift_right = _binary("shr", "``a >> b`` of integers (signed ones keep their sign)")
 
 
 def greater(a: Operand, b: Operand) -> Tensor:
@@ -76,21 +76,21 @@ def mean_of(*operands: Operand) -> Tensor:
     return elementwise("mean", lambda *e: fold(lambda a, b: a + b, e) / len(operands), *operands)
 
 
-def _unary(kind: str) -> Callable[[Tensor], Tensor]:
+def _unary(kind: str, meaning: str = "") -> Callable[[Tensor], Tensor]:
     def operator(x: Tensor) -> Tensor:
         return elementwise(kind, lambda a: unary(kind, a), x)
 
-    operator.__doc__ = f"``{kind}`` of each element."
+    operator.__doc__ = f"{meaning or f'``{kind}(x)``'}, element by element."
     return operator
 
 
 exp = _unary("exp")
 log = _unary("log")
 tanh = _unary("tanh")
-erf = _unary("erf")
-sigmoid = _unary("sigmoid")
+erf = _unary("erf", "The error function")
+sigmoid = _unary("sigmoid", "``1 / (1 + exp(-x))``")
 sqrt = _unary("sqrt")
-rsqrt = _unary("rsqrt")
+rsqrt = _unary("rsqrt", "``1 / sqrt(x)``")
 sin = _unary("sin")
 cos = _unary("cos")
 tan = _unary("tan")
@@ -102,17 +102,17 @@ cosh = _unary("cosh")
 asinh = _unary("asinh")
 acosh = _unary("acosh")
 atanh = _unary("atanh")
-log1p = _unary("log1p")
-expm1 = _unary("expm1")
-floor = _unary("floor")
-ceil = _unary("ceil")
-round_even = _unary("round")
-trunc = _unary("trunc")
-neg = _unary("neg")
-absolute = _unary("abs")
-logical_not = _unary("not")
-bit_not = _unary("bitnot")
-isnan = _unary("isnan")
+log1p = _unary("log1p", "``log(1 + x)``, exact near 0")
+expm1 = _unary("expm1", "``exp(x) - 1``, exact near 0")
+floor = _unary("floor", "The largest whole number not above ``x``")
+ceil = _unary("ceil", "The smallest whole number not below ``x``")
+round_even = _unary("round", "The nearest whole number, halves to the even one")
+trunc = _unary("trunc", "``x`` rounded towards zero")
+neg = _unary("neg", "``-x``")
+absolute = _unary("abs", "``|x|``")
+logical_not = _unary("not", "True where a bool is false")
+bit_not = _unary("bitnot", "``~x`` of integers")
+isnan = _unary("isnan", "True where ``x`` is NaN")
 
 
 def isinf(x: Tensor, negative: bool = True, positive: bool = True) -> Tensor:

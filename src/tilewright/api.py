@@ -1,4 +1,4 @@
-"""The front door in Python: load a model, tune it, compile it from the store's records.
+"""The front door in Python: load a model, tune it, compile it from the store's records::
 
 graph = tilewright.load("model.onnx", shapes={"x": (1, 3, 224, 224)})
 with tilewright.Store() as store:
@@ -39,7 +39,7 @@ def load(model: str | os.PathLike[str] | Graph, shapes: Mapping[str, Sequence[in
 
 
 def records_lookup(store: Store, target: Target, policy: Policy | None = None) -> Lookup:
-    """Look up workloads in a store: the exact record, else the default schedule with the reason for the miss."""
+    """A function from a workload to the schedule of its best record under ``policy``, or to the reason why there is none."""
     identity = (policy or Policy()).identity()
     fingerprint = target.fingerprint()
 
@@ -66,9 +66,16 @@ def compile(
     on_miss: str = "fallback",
     policy: Policy | None = None,
 ) -> Executable:
-    """Compile a model with the best records of ``store``; workloads without one get their default schedule (``on_miss`` is
-    ``fallback``, ``warn`` or ``error``). Never measures. ``policy`` is the one that records were measured under;
-    ``Policy(algorithms="direct")`` also keeps defaults to the sums as they are written."""
+    """Machine code of a model for ``target`` (this machine if None), from the best records of ``store``. Never measures.
+
+    ``model`` is a graph or an ONNX file, whose dynamic dimensions ``shapes`` binds. A workload without a record (every one if there
+    is no store) gets its default schedule: silently (``on_miss="fallback"``), with a warning in the log (``"warn"``), or not at all
+    (``"error"``). ``policy`` is the one that the records were measured under; ``Policy(algorithms="direct")`` also keeps
+    default schedules to the sums as they are written.
+
+    Raises what :func:`load` raises; MissError for ``on_miss="error"``; ValueError for another ``on_miss``; ModelError for a target
+    whose code cannot run here (:func:`compile_for` compiles for other machines).
+    """
     return Executable(compile_for(model, target or Target.host(), store, shapes=shapes, on_miss=on_miss, policy=policy))
 
 
@@ -81,7 +88,8 @@ def compile_for(
     on_miss: str = "fallback",
     policy: Policy | None = None,
 ) -> Compiled:
-    """As :func:`compile`, for a target that need not be this machine: what a model file holds (``tilewright.compiled.save``)."""
+    """As :func:`compile`, for a target that need not be this machine: what a model file holds (``tilewright.compiled.save``
+    writes it)."""
     lookup = None if store is None else records_lookup(store, target, policy)
     return compile_model(load(model, shapes), target, lookup, on_miss, (policy or Policy()).algorithms)
 

@@ -24,10 +24,15 @@ def floor_ns(task: Task, target: Target) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """When to stop: seconds and finished measurements, whichever comes first (None: no limit)."""
+    """When to stop: whichever limit is reached first. None is no limit; at least one of the two is needed.
+
+    Raises ValueError for a limit that is not above 0, and where both are None.
+    """
 
     seconds: float | None = 120.0
+    """Of the whole run, with starting its workers."""
     trials: int | None = None
+    """Finished measurements of this run; failures and duplicates count."""
 
     def __post_init__(self) -> None:
         if self.seconds is None and self.trials is None:

@@ -69,7 +69,7 @@ def main() -> None:
     type=click.FloatRange(0, min_open=True),
     default=1.0,
     show_default=True,
-    help="Refuse a device that differs more from itself.",
+    help="Refuse a device on which a kernel differs from itself by more than this share (0.05: 5 %).",
 )
 @CACHE
 @ALGORITHMS

@@ -23,7 +23,7 @@ FORMAT = 2
 
 
 class ModelError(ValueError):
-    """A compiled model that cannot be used: a file that is none, another target, wrong inputs."""
+    """A compiled model that cannot be used, or arrays that it does not take: the text says what was expected."""
 
 
 @dataclass(frozen=True, slots=True)

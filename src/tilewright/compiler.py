@@ -29,7 +29,8 @@ log = logging.getLogger("tilewright")
 
 
 class MissError(LookupError):
-    """No record for some workload, with ``on_miss='error'``."""
+    """With ``on_miss='error'``: workloads without a record. The text names each, and which field of its key differs from the nearest
+    record's."""
 
 
 @dataclass(frozen=True, slots=True)

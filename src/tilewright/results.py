@@ -18,11 +18,15 @@ class Event:
     """One finished measurement, for progress displays."""
 
     elapsed_s: float
+    """Seconds since the run began."""
     trials: int
+    """Measurements finished so far."""
     task: Task
     outcome: Outcome
     best_ns: float
+    """The task's best time so far; infinity before the first success."""
     improved: bool
+    """Whether this measurement is the new best."""
 
 
 Listener = Callable[[Event], None]
@@ -30,15 +34,19 @@ Listener = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What a task's search found (times in ns; ``measured`` counts this run's measurements, ``known`` what was there)."""
+    """What a task's search found. Times are nanoseconds of one run of the kernel, infinity where there is none."""
 
     task: Task
     default_ns: float
     best_ns: float
     best_schedule: str
+    """As text, one step a line."""
     measured: int
+    """Measurements of this run."""
     known: int
+    """Measurements that the store held before."""
     failures: dict[str, int]
+    """How many of this run's measurements had each status other than ``ok``."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +54,25 @@ class TuneResult:
     """The outcome of a run."""
 
     run_id: str
+    """What the run's records carry."""
     tasks: tuple[TaskResult, ...]
     trials: int
+    """Measurements finished, of all tasks."""
     seconds: float
+    """What the run took."""
     interrupted: bool
     stopped: str
+    """Why: the budget, every task flat or used up, or interrupted."""
     noise: float
-    """The difference a kernel showed against itself before the run (A/A test); 0 where the runner does not measure."""
+    """The difference a kernel showed against itself before the run (an A/A test), as a share: 0.02 is 2 %. 0 where the runner does
+    not measure."""
 
     @property
     def default_ns(self) -> float:
-        """Sum of kernel times of one model run with default schedules."""
+        """Nanoseconds of the kernels of one run of the model with default schedules, added up."""
         return sum(t.task.weight * t.default_ns for t in self.tasks)
 
     @property
     def best_ns(self) -> float:
-        """Sum of kernel times of one model run with the best schedules found."""
+        """Nanoseconds of the kernels of one run of the model with the best schedules found, added up."""
         return sum(t.task.weight * t.best_ns for t in self.tasks)

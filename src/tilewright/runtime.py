@@ -26,7 +26,10 @@ PREPARE = "tw_prepare"
 
 
 class Executable:
-    """A callable model. One call at a time: the arena is shared by calls."""
+    """A callable model: ``(y,) = model(x)``. One call at a time: calls share the memory of what lies between the kernels.
+
+    Raises ModelError for a model whose code needs what this machine lacks.
+    """
 
     def __init__(self, compiled: Compiled) -> None:
         self.compiled = compiled
@@ -86,7 +89,7 @@ class Executable:
         return self.run(given)
 
     def run(self, inputs: Mapping[str, object]) -> list[Array]:
-        """Run on arrays by name (names that are no Python identifiers too)."""
+        """Run on arrays by name (names that are no Python identifiers too); returns fresh output arrays. Raises as a call does."""
         missing = [p.name for p in self.inputs if p.name not in inputs]
         unknown = sorted(set(inputs) - {p.name for p in self.inputs})
         if missing or unknown:
@@ -125,7 +128,8 @@ class Executable:
         self._run(self._address)
 
     def time(self, min_seconds: float = 0.3, min_calls: int = 5) -> float:
-        """Median seconds of a call on the bound arrays (random ones if nothing is bound)."""
+        """Median seconds of a call on the bound arrays (random ones if nothing is bound), over at least ``min_calls`` calls and
+        ``min_seconds`` seconds."""
         if not self._bound:
             rng = np.random.default_rng(0)
             self.bind(
@@ -142,7 +146,7 @@ class Executable:
         return float(np.median(samples))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a model file (atomically)."""
+        """Write a model file (``.tw``); an existing one is replaced as a whole. Raises ModelError if it cannot be written."""
         save(self.compiled, path)
 
 

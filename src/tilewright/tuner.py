@@ -45,11 +45,19 @@ def tune(
     runner: Runner | None = None,
     max_noise: float = 1.0,
 ) -> TuneResult:
-    """Tune a graph (or tasks) for ``target`` into ``store``.
+    """Search for fast schedules of a graph (or of tasks) on ``target``, and keep every measurement in ``store``.
 
-    Raises TuneError if some task had no valid candidate at all, DeviceError if the device cannot measure, is another one than
-    the target, or differs from itself by more than ``max_noise`` in an A/A test. A KeyboardInterrupt ends the run early; the
-    result then says ``interrupted``.
+    - ``budget``: when to stop (two minutes if none is given).
+    - ``strategy``: ``ranked``, ``random``, ``exhaustive`` or ``optuna``; ``seed`` makes its choices repeatable as far as the times are.
+    - ``policy``: how candidates are measured, and which algorithms are allowed.
+    - ``batch``: measurements between two looks at which task is worth the next ones.
+    - ``listener``: is called with an :class:`Event` after each measurement.
+    - ``runner``: measures instead of this machine's own workers (a replay in tests).
+    - ``max_noise``: the largest difference of a kernel from itself that is accepted before the run, as a share (1.0 is 100 %).
+
+    Raises TuneError if some task had no valid candidate at all; DeviceError if the device cannot measure, is another one than
+    the target, or is noisier than ``max_noise``; ValueError for an unknown strategy; StoreError if the store cannot be written.
+    A KeyboardInterrupt ends the run early; the result then says ``interrupted``.
     """
     tasks = extract(model, target) if isinstance(model, Graph) else list(model)
     session = Session(tasks, target, store, budget or Budget(), strategy, seed, policy or Policy(), listener)
