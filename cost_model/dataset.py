@@ -75,6 +75,7 @@ class Dataset:
         return np.isfinite(self.time_ns)
 
     def workloads(self) -> tuple[str, ...]:
+        """The workloads of the rows, each once, sorted."""
         return tuple(str(name) for name in np.unique(self.group))
 
     def take(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> "Dataset":
@@ -143,6 +144,7 @@ class Dataset:
 
     @classmethod
     def from_npz(cls, content: bytes, schema_digest: str) -> "Dataset":
+        """The inverse of `to_npz`; nothing is unpickled."""
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             return cls(**{name: arrays[name] for name in _ARRAYS}, schema_digest=schema_digest)
 
@@ -175,6 +177,7 @@ class TrainingSummary:
 
     @classmethod
     def of(cls, data: "Dataset") -> Self:
+        """Of a data set."""
         failed = int((~data.ok).sum())
         return cls(len(data), failed, len(data.workloads()), data.x.shape[1], data.schema_digest)
 
@@ -195,6 +198,7 @@ class Lesson:
 
     @classmethod
     def of(cls, data: Dataset, seed: int) -> Self:
+        """From a data set; failures are left out."""
         ok = data.ok
         log_time, group = np.log(data.time_ns[ok]), data.group[ok]
         ratio = log_time - np.log(data.prior_ns[ok])

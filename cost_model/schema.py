@@ -46,6 +46,7 @@ class FeatureSchema:
             raise FeatureError(f"feature names must differ, got {', '.join(repeated)} more than once")
 
     def names(self) -> tuple[str, ...]:
+        """Feature names, in the order of the columns."""
         return tuple(feature.name for feature in self.features)
 
     @property
@@ -55,6 +56,7 @@ class FeatureSchema:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def index(self, name: str) -> int:
+        """The column of a feature. Raises `FeatureError` for an unknown name."""
         try:
             return self.names().index(name)
         except ValueError:

@@ -40,6 +40,7 @@ class Stages:
         self._time_limits: dict[str, Limit] = defaultdict(lambda: Limit(RUN_FLOOR_S))
 
     def build_message(self, slot: Slot, job: Job, force: bool) -> Message:
+        """What a worker is told to build; with ``force`` also code that is known. It notes who builds the job."""
         job.generation, job.fresh = slot.generation, slot.used == 0
         known, slot.told = self.known[slot.told :], len(self.known)
         return {
@@ -129,6 +130,7 @@ class Stages:
         return True
 
     def time(self, job: Job) -> Outcome:
+        """Time a checked job, alone on the device; killed when its limit has passed."""
         policy = job.request.policy
         name = job.request.workload_hash
         limit = self._time_limits[name]

@@ -130,10 +130,12 @@ class Target:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
+        """All fields as one JSON object."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @staticmethod
     def from_json(text: str) -> Target:
+        """The inverse of `to_json`. Raises TargetError."""
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:

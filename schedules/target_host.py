@@ -71,6 +71,7 @@ def parse_size(text: str) -> int:
 
 
 def physical_cores() -> int:
+    """Cores of the machine; logical processors where the system does not tell, at least 1."""
     return psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
 
 

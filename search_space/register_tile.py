@@ -34,12 +34,14 @@ def block_counts(extent: int, unit: int, most: int = 64) -> tuple[int, ...]:
 
 
 def repeats(extent: int) -> tuple[int, ...]:
+    """How often a vector may be repeated in registers along an axis: short counts, and a short axis whole."""
     return tuple(
         sorted({r for r in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14) if r <= extent} | ({extent} if extent <= 14 else set()))
     )
 
 
 def unrolls(extent: int) -> tuple[int, ...]:
+    """Steps of a reduction axis that may be unrolled."""
     if extent <= SMALL_REDUCTION:
         return (1, extent)
     return tuple(u for u in (1, 2, 4, 8) if u <= extent)
@@ -57,6 +59,9 @@ def spatial_sketch(
     planes: bool = False,
     whole: bool = False,
 ) -> Sketch:
+    """The register tile over the vector axis and the tiled axes of ``roles``, blocked for the caches. The tiles of a block are walked
+    with the other axis outside (``order`` is ``ov``) or the vector axis outside (``vo``); the factors ``packs`` are packed; ``base``
+    and ``extra`` come before its own steps. ``planes``: only the outer axes are parallel; ``whole``: a row may be one vector tile."""
     leader, anchor, v = roles.leader, roles.anchor, roles.vector
     lanes = target.lanes(anchor.body.dtype) if anchor.body.dtype != "bool" else 8
     extents = anchor.extents
@@ -106,6 +111,7 @@ def spatial_sketch(
 def constraints_of(
     roles: Roles, target: Target, lanes: int, names: list[str], extents: dict[str, int], nbytes: int
 ) -> tuple[Constraint, ...]:
+    """What a register tile must satisfy: registers, code size, blocks no larger than the axis."""
     rest = np.array([k.bit_count() for k in range(lanes)])  # a vector loop is cut into powers of two
 
     def vectors(c: Columns) -> Ints:

@@ -118,6 +118,7 @@ SEED = click.option("--seed", type=click.IntRange(0), default=0, show_default=Tr
 
 
 def target_of(name: str, threads: int | None) -> Target:
+    """The target of ``--target`` and ``--threads``."""
     target = Target.load(name)
     return target if threads is None else target.with_threads(threads)
 
