@@ -27,7 +27,6 @@ from tilewright.options import (
     CACHE,
     EXIT_INTERRUPTED,
     JSON,
-    SEED,
     SHAPE,
     STORE,
     TARGET,
@@ -61,9 +60,11 @@ def main() -> None:
 @click.option(
     "--time", "seconds", default="2m", show_default=True, callback=parse_seconds, help="Time budget: 90s, 5m, 1h."
 )
-@click.option("--trials", type=click.IntRange(1), help="Most measurements.")
-@click.option("--strategy", type=click.Choice(STRATEGIES), default="ranked", show_default=True)
-@SEED
+@click.option("--trials", type=click.IntRange(1), help="Stop after so many measurements.")
+@click.option(
+    "--strategy", type=click.Choice(STRATEGIES), default="ranked", show_default=True, help="What proposes candidates."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the search.")
 @click.option(
     "--max-noise",
     type=click.FloatRange(0, min_open=True),
@@ -135,7 +136,13 @@ def _end_to_end(graph: Graph, target: Target, store: Store, policy: Policy) -> t
 @SHAPE
 @TARGET
 @THREADS
-@click.option("--on-miss", type=click.Choice(["fallback", "warn", "error"]), default="warn", show_default=True)
+@click.option(
+    "--on-miss",
+    type=click.Choice(["fallback", "warn", "error"]),
+    default="warn",
+    show_default=True,
+    help="A kernel without a record: take its default schedule (fallback), and say so (warn), or stop (error).",
+)
 @CACHE
 @ALGORITHMS
 @STORE
@@ -178,7 +185,7 @@ def executable_of(
 @click.option("--output-dir", type=click.Path(file_okay=False), help="Write the outputs there, one .npy each.")
 @SHAPE
 @THREADS
-@SEED
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random inputs.")
 @STORE
 @reported
 def run_command(

@@ -104,7 +104,8 @@ CACHE = click.option(
     type=click.Choice(["hot", "cold", "rotating"]),
     default="hot",
     show_default=True,
-    help="Cache policy of the records.",
+    help="Where a timed kernel finds its data: in the same buffers as the call before (hot), nowhere in the caches (cold), in copies "
+    "that together exceed them (rotating). Records of each are apart.",
 )
 ALGORITHMS = click.option(
     "--algorithms",
@@ -114,7 +115,6 @@ ALGORITHMS = click.option(
     help="'direct' forbids algorithms that magnify rounding errors (Winograd's convolutions).",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-SEED = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the search.")
 
 
 def target_of(name: str, threads: int | None) -> Target:
