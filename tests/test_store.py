@@ -1,51 +1,21 @@
 """The store: nothing added is lost, readers change nothing, and a miss says why."""
 
-import hashlib
 import math
-import multiprocessing
 import os
 import random
-import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import platformdirs
 import pytest
 import sqlalchemy as sa
 
+from stored import HOST, HOT, hit, make, miss
 from tilewright.tuning_logs import Hit, Miss, Record, RecordError, Store, StoreError, candidate_id, standings, tables
 
-HOST: dict[str, Any] = {"hard": {"arch": "x86", "threads": 1}, "soft": {"governor": "performance"}}
 _SERVER = "TILEWRIGHT_TEST_SERVER"
-HOT = {"cache": "hot", "timer": "loop"}
-
-
-def make(**changes: Any) -> Record:
-    """A valid record with `changes`."""
-    values: dict[str, Any] = {
-        "workload_hash": "w1",
-        "workload": '{"op":"matmul","shape":[64,64]}',
-        "family": "f1",
-        "target": HOST,
-        "policy": '{"cache":"hot","timer":"loop"}',
-        "sketch": "contraction",
-        "schedule": "split i 4",
-        "params": {"tile": 4},
-        "is_default": False,
-        "status": "ok",
-        "median_ns": 100.0 if changes.get("status", "ok") == "ok" else None,
-        "run_id": "run",
-        "trial": 0,
-        "elapsed_s": 1.0,
-        "created": "2025-01-01T00:00:00+00:00",
-    }
-    return Record(**(values | changes))
 
 
 @pytest.fixture
@@ -66,16 +36,6 @@ def store(request: pytest.FixtureRequest, path: Path) -> Iterator[Store]:
         engine.dispose()
     with Store(place) as opened:
         yield opened
-
-
-def hit(answer: Hit | Miss) -> Hit:
-    assert isinstance(answer, Hit), answer
-    return answer
-
-
-def miss(answer: Hit | Miss) -> Miss:
-    assert isinstance(answer, Miss), answer
-    return answer
 
 
 # Adding and reading
@@ -356,189 +316,6 @@ def _multiply(store: Store, total: int) -> None:
     connection.close()
 
 
-# Places
-
-
-def test_the_default_place_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platformdirs, "user_data_dir", lambda *args, **kwargs: str(tmp_path / "data"))
-    with Store() as store:
-        assert store.path_text == str(tmp_path / "data" / "records.sqlite")
-        assert repr(store) == f"Store({store.path_text!r}, read_only=False)"
-    assert (tmp_path / "data" / "records.sqlite").is_file()
-
-
-def test_sqlite_urls_and_plain_paths_are_the_same_place(path: Path) -> None:
-    with Store(f"sqlite:///{path}") as store:
-        store.add(make())
-    with Store(str(path)) as store:
-        assert store.count() == 1
-        assert store.path_text == str(path)
-    with Store("sqlite://") as store:
-        assert store.path_text == ":memory:"
-
-
-def test_a_strange_file_name_works(tmp_path: Path) -> None:
-    name = tmp_path / "a b?c#d%20é.sqlite"
-    with Store(name) as store:
-        store.add(make())
-    assert name.is_file()
-    with Store(name, read_only=True) as store:
-        assert store.count() == 1
-
-
-def digest_of(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-@pytest.mark.parametrize("content", [b"hello\n", b'{"schema":1}\n', b"SQLite format 3\0" + b"x" * 2000])
-@pytest.mark.parametrize("read_only", [False, True])
-def test_a_file_that_is_no_store_is_refused_and_kept(tmp_path: Path, content: bytes, read_only: bool) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(content)
-    with pytest.raises(StoreError, match=r"file: expected .*database.* got"):
-        Store(path, read_only=read_only)
-    assert path.read_bytes() == content
-
-
-@pytest.mark.parametrize("read_only", [False, True])
-def test_a_database_of_something_else_is_refused_and_kept(tmp_path: Path, read_only: bool) -> None:
-    path = tmp_path / "other.sqlite"
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE studies (id INTEGER)")
-    connection.commit()
-    connection.close()
-    before = digest_of(path)
-    with pytest.raises(StoreError, match=r"something else \(tables: studies\); give another path"):
-        Store(path, read_only=read_only)
-    assert digest_of(path) == before
-
-
-@pytest.mark.parametrize("read_only", [False, True])
-def test_a_newer_store_is_refused_and_kept(path: Path, read_only: bool) -> None:
-    with Store(path) as store:
-        store.add(make())
-    connection = sqlite3.connect(path)
-    connection.execute("UPDATE tilewright_layout SET version = 99")
-    connection.commit()
-    connection.close()
-    before = digest_of(path)
-    with pytest.raises(StoreError, match=r"expected layout version 1 or older, got 99.*upgrade tilewright"):
-        Store(path, read_only=read_only)
-    assert digest_of(path) == before
-
-
-def test_places_that_cannot_be_a_store(tmp_path: Path) -> None:
-    (tmp_path / "plain").write_text("x")
-    with pytest.raises(StoreError, match="expected a file, got a directory"):
-        Store(tmp_path)
-    with pytest.raises(StoreError, match="expected an existing file to read, got none"):
-        Store(tmp_path / "none.sqlite", read_only=True)
-    assert not (tmp_path / "none.sqlite").exists()
-    with pytest.raises(StoreError, match="expected a file that can be opened, got"):
-        Store(tmp_path / "plain" / "records.sqlite")
-    with pytest.raises(StoreError, match="driver is installed"):
-        Store("nosuch://host/db")
-    with pytest.raises(StoreError, match="store URL: expected scheme"):
-        Store("://secret")
-    with pytest.raises(StoreError, match="without options"):
-        Store(f"sqlite:///{tmp_path}/x.sqlite?mode=ro")
-    with pytest.raises(StoreError, match="empty memory store"):
-        Store(":memory:", read_only=True)
-    (tmp_path / "empty").touch()
-    with pytest.raises(StoreError, match="got no tables of a store"):
-        Store(tmp_path / "empty", read_only=True)
-    with Store(tmp_path / "empty") as store:
-        assert store.count() == 0
-
-
-def test_a_password_is_not_shown() -> None:
-    with pytest.raises(StoreError) as caught:
-        Store("nosuch://me:hunter2@host/db")
-    assert "hunter2" not in str(caught.value)
-
-
-def test_a_closed_store_says_so(path: Path) -> None:
-    store = Store(path)
-    store.close()
-    store.close()
-    with pytest.raises(StoreError, match="got a closed one"):
-        store.count()
-
-
-def test_an_older_layout_is_migrated_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Store(path) as store:
-        store.add(make())
-    monkeypatch.setattr(tables, "LAYOUT_VERSION", 2)
-    with pytest.raises(StoreError, match="got the older layout version 1; open it for writing once"):
-        Store(path, read_only=True)
-    with pytest.raises(StoreError, match="expected a migration from layout version 1"):
-        Store(path)
-    calls = []
-
-    def migrate(connection: sa.Connection) -> None:
-        calls.append(1)
-        connection.exec_driver_sql("CREATE TABLE tilewright_new (id INTEGER)")
-
-    monkeypatch.setitem(tables.MIGRATIONS, 1, migrate)
-    for _ in range(2):
-        with Store(path) as store:
-            assert list(store.records()) == [make()]
-    assert calls == [1]
-
-
-# Readers
-
-
-def test_readers_change_nothing(path: Path) -> None:
-    with Store(path) as store:
-        store.add(make())
-    before = digest_of(path)
-    stat = path.stat()
-    with Store(path, read_only=True) as reader:
-        assert list(reader.records()) == [make()]
-        hit(reader.best("w1", HOST, HOT))
-        miss(reader.best("w2", HOST, HOT))
-        assert len(reader.summary()) == 1
-        with pytest.raises(StoreError, match="got read_only=True"):
-            reader.add(make())
-    assert digest_of(path) == before
-    assert path.stat().st_mtime_ns == stat.st_mtime_ns
-
-
-def test_a_reader_sees_what_a_living_writer_committed(path: Path) -> None:
-    with Store(path) as writer, Store(path, read_only=True) as reader:
-        for number in range(3):
-            writer.add(make(trial=number))
-            assert reader.count() == number + 1
-        paused = reader.records()
-        next(paused)
-        writer.add(make(trial=3))  # is not held up by the reader
-
-
-# Several writers, sudden deaths
-
-
-def _add_some(path: Path, name: str, count: int) -> None:
-    with Store(path) as store:
-        for trial in range(count):
-            store.add(make(run_id=name, trial=trial, workload_hash=f"w{trial % 3}"))
-
-
-def test_processes_write_at_once(path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=_add_some, args=(path, f"run{n}", 40)) for n in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(60)
-        assert worker.exitcode == 0
-        worker.close()
-    with Store(path, read_only=True) as store:
-        assert store.count() == 160
-        for number in range(4):
-            assert [r.trial for r in store.records(run_id=f"run{number}")] == list(range(40))
-
-
 def test_threads_share_a_store(store: Store) -> None:
     def add(name: str) -> None:
         for trial in range(20):
@@ -551,56 +328,3 @@ def test_threads_share_a_store(store: Store) -> None:
     for thread in threads:
         thread.join()
     assert store.count() == 80
-
-
-_WRITER = """
-import sys
-from tilewright.tuning_logs import Record, Store
-store = Store(sys.argv[1])
-template = Record.from_json_line(sys.argv[2]).to_dict()
-base = int(sys.argv[3])
-print("ready", flush=True)
-for number in range(10**6):
-    batch = [Record.from_dict(template | {"trial": base + number, "seed": part}) for part in range(3)]
-    store.add_many(batch)
-    print(base + number, flush=True)
-"""
-
-
-@pytest.mark.skipif(os.name == "nt", reason="needs SIGKILL")
-def test_a_killed_writer_loses_nothing_it_reported(path: Path) -> None:
-    rng = random.Random(20)
-    acknowledged: list[int] = []
-    line = make().to_json_line()
-    arguments = [sys.executable, "-c", _WRITER, str(path), line]
-    # The children start side by side, so that their imports overlap; each is killed at a moment of its own.
-    for wave in range(5):
-        children = [
-            subprocess.Popen([*arguments, str((4 * wave + n) * 10**6)], stdout=subprocess.PIPE, text=True)
-            for n in range(4)
-        ]
-        outputs = []
-        for child in children:
-            assert child.stdout is not None
-            assert child.stdout.readline() == "ready\n"
-        for child in children:
-            time.sleep(rng.uniform(0, 0.05))
-            child.send_signal(signal.SIGKILL)
-            outputs.append(child.communicate()[0])
-        for output in outputs:
-            acknowledged += [int(text) for text in output.split("\n")[:-1]]
-        with Store(path, read_only=True) as store:
-            _check_whole_batches(store, acknowledged)
-    with Store(path) as store:
-        _check_whole_batches(store, acknowledged)
-        store.add(make())
-    assert acknowledged
-
-
-def _check_whole_batches(store: Store, acknowledged: list[int]) -> None:
-    parts: dict[int, set[int]] = {}
-    for record in store.records():
-        parts.setdefault(record.trial, set()).add(record.seed)
-    assert set(acknowledged) <= set(parts)
-    assert all(seeds == {0, 1, 2} for seeds in parts.values())
-    assert store.unreadable == {}
