@@ -19,7 +19,7 @@ from tilewright.graph.workload import Workload
 from tilewright.measure import Policy
 from tilewright.runtime import Executable
 from tilewright.runtime import load as load_compiled
-from tilewright.schedules.kernel import build
+from tilewright.schedules.apply import apply
 from tilewright.schedules.steps import ScheduleError, parse
 from tilewright.schedules.target import Target
 from tilewright.tuning_logs import Miss, Store
@@ -48,7 +48,7 @@ def records_lookup(store: Store, target: Target, policy: Policy | None = None) -
         if isinstance(found, Miss):
             return str(found)
         try:
-            build(workload, parse(found.record.schedule), target)
+            apply(workload, parse(found.record.schedule))
         except ScheduleError as error:
             return f"its record does not apply to this version: {error}"
         why = f"{found.time_ns / 1e3:.1f} us, run {found.record.run_id[:8]}, trial {found.record.trial}"
