@@ -47,6 +47,18 @@ class RankedStrategy:
         return {int(k): points[int(k)].rows[np.sort(idx[keep][own[keep] == k])] for k in np.unique(own[keep])}
 
     def ask(self, count: int) -> list[Candidate]:
+        """The best predicted ones, and a share from further down the ranking."""
+        pool = self._ranked()
+        stuck = self._since_best >= self._config.stuck
+        explore = round(count * (self._config.explore_stuck if stuck else self._config.explore))
+        crowd = _Crowd(self._done)
+        chosen = self._best_of(pool, count - explore, count, crowd)
+        chosen += self._explored(pool, chosen, count, crowd)
+        self._done |= {c.key for c in chosen}
+        return chosen
+
+    def _ranked(self) -> list[Candidate]:
+        """What was not proposed yet, the best predicted first."""
         pool: list[tuple[float, int, tuple[int, ...]]] = []
         for k, rows in self._pool.items():
             fresh = [tuple(int(x) for x in r) for r in rows]
@@ -55,43 +67,49 @@ class RankedStrategy:
                 scores = np.asarray(self._rank(self._sketches[k], rows[keep]), dtype=np.float64)
                 pool += [(float(s), k, fresh[i]) for s, i in zip(scores, keep, strict=True)]
         pool.sort()
+        return [Candidate(self._sketches[k], values) for _, k, values in pool]
+
+    def _best_of(self, pool: list[Candidate], wanted: int, count: int, crowd: _Crowd) -> list[Candidate]:
+        """The first ``wanted`` of the pool, but not too many from one sketch of a batch of ``count``; in the beginning none that
+        resembles another while there are others."""
         chosen: list[Candidate] = []
-        taken: dict[int, int] = {}
-        stuck = self._since_best >= self._config.stuck
-        explore = round(count * (self._config.explore_stuck if stuck else self._config.explore))
-        most = max(1, int(np.ceil(count * self._config.per_sketch)))
-        crowd = _Crowd(self._done)
-        early = len(self._done) < self._config.spread
         waiting: list[Candidate] = []
-        for _, k, values in pool:
-            if len(chosen) >= count - explore:
+        taken: dict[str, int] = {}
+        most = max(1, int(np.ceil(count * self._config.per_sketch)))
+        early = len(self._done) < self._config.spread
+        for candidate in pool:
+            if len(chosen) >= wanted:
                 break
-            if taken.get(k, 0) >= most:
+            name = candidate.sketch.name
+            if taken.get(name, 0) >= most:
                 continue
-            candidate = Candidate(self._sketches[k], values)
             if early and crowd.holds(candidate):
                 waiting.append(candidate)
                 continue
             crowd.add(candidate.key)
             chosen.append(candidate)
-            taken[k] = taken.get(k, 0) + 1
-        chosen += waiting[: max(0, count - explore - len(chosen))]
+            taken[name] = taken.get(name, 0) + 1
+        return chosen + waiting[: max(0, wanted - len(chosen))]
+
+    def _explored(self, pool: list[Candidate], chosen: list[Candidate], count: int, crowd: _Crowd) -> list[Candidate]:
+        """As many as are missing from a batch of ``count``, at random from the front of what is left; those that resemble another
+        only where there are no others."""
         picked = {c.key for c in chosen}
-        left = [Candidate(self._sketches[k], v) for _, k, v in pool if (self._sketches[k].name, v) not in picked]
+        left = [c for c in pool if c.key not in picked]
         head = left[: max(count, len(left) // 4)]
+        out: list[Candidate] = []
         near: list[Candidate] = []
-        while head and len(chosen) < count:
+        while head and len(chosen) + len(out) < count:
             candidate = head.pop(int(self._rng.integers(0, len(head))))
             if crowd.holds(candidate):
                 near.append(candidate)
                 continue
             crowd.add(candidate.key)
-            chosen.append(candidate)
-        chosen += near[: count - len(chosen)]
-        self._done |= {c.key for c in chosen}
-        return chosen
+            out.append(candidate)
+        return out + near[: count - len(chosen) - len(out)]
 
     def tell(self, candidate: Candidate, time_ns: float) -> None:
+        """Neighbours of a new best candidate join the shortlist."""
         self._done.add(candidate.key)
         self._since_best += 1
         if self._best is None or time_ns < self._best[0]:
