@@ -18,7 +18,7 @@ registers, then apply the epilogue at the tile" is the same structure as "epilog
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -112,16 +112,45 @@ def _phases(of: _Decisions) -> tuple[Phase, ...]:
     return tuple(out)
 
 
+Axis = tuple[str, str]
+"""A stage and one of its axes."""
+
+
 def _unify(members: list[Stage], attached: tuple[tuple[str, str, str], ...], types: Mapping[str, TensorType]) -> Phase:
     """Give axes that walk in step one name, flatten external loads, drop axes of extent 1."""
-    parent: dict[tuple[str, str], tuple[str, str]] = {}
+    local = {m.output: m for m in members[:-1]}
+    names = _names(members, _in_step(members, local))
+    out: list[PStage] = []
+    for stage in members:
+        rename = {axis: names[stage.output, axis] for axis, _ in stage.axes + stage.reduce}
+        check(
+            len(set(rename.values())) == len(rename),
+            f"at {stage.output}: two of its axes would walk as one; keep it a phase",
+        )
+        ones = {a for a, e in stage.axes + stage.reduce if e == 1}
+        values: dict[str, Expr] = {a: const(0, "int64") if a in ones else var(n) for a, n in rename.items()}
+        body = _flat_loads(stage.body, values, local, types, {rename[a]: e for a, e in stage.extents.items()})
+        out.append(
+            PStage(
+                stage.output,
+                tuple((rename[a], e) for a, e in stage.axes if e > 1),
+                tuple((rename[a], e) for a, e in stage.reduce if e > 1),
+                stage.reducer if any(e > 1 for _, e in stage.reduce) else None,
+                body,
+            )
+        )
+    return Phase(tuple(out), attached)
 
-    def find(x: tuple[str, str]) -> tuple[str, str]:
+
+def _in_step(members: list[Stage], local: Mapping[str, Stage]) -> Callable[[Axis], Axis]:
+    """One of the axes that walk in step with a given one, the same for all of them."""
+    parent: dict[Axis, Axis] = {}
+
+    def find(x: Axis) -> Axis:
         while parent.get(x, x) != x:
             x = parent[x]
         return x
 
-    local = {m.output: m for m in members[:-1]}
     for reader in members:
         for load in loads(reader.body):
             producer = local.get(load.tensor)
@@ -142,37 +171,25 @@ def _unify(members: list[Stage], attached: tuple[tuple[str, str, str], ...], typ
                         f"at {producer.output}: expected {reader.output} to read it at affine positions; got {show(i)}; "
                         "keep it a phase",
                     )
-    names: dict[tuple[str, str], str] = {}
+    return find
+
+
+def _names(members: list[Stage], find: Callable[[Axis], Axis]) -> dict[Axis, str]:
+    """A name for every axis, the leader's own where it has a part; axes in step have the same."""
+    chosen: dict[Axis, str] = {}
+    out: dict[Axis, str] = {}
     for stage in reversed(members):
         for axis, _ in stage.axes + stage.reduce:
             key = find((stage.output, axis))
-            if key not in names:
+            if key not in chosen:
                 fresh = axis
                 n = 0
-                while fresh in names.values():
+                while fresh in chosen.values():
                     n += 1
-                    fresh = f"{axis[0]}{len(names) + n}"
-                names[key] = fresh
-    out: list[PStage] = []
-    for stage in members:
-        rename = {axis: names[find((stage.output, axis))] for axis, _ in stage.axes + stage.reduce}
-        check(
-            len(set(rename.values())) == len(rename),
-            f"at {stage.output}: two of its axes would walk as one; keep it a phase",
-        )
-        ones = {a for a, e in stage.axes + stage.reduce if e == 1}
-        values: dict[str, Expr] = {a: const(0, "int64") if a in ones else var(n) for a, n in rename.items()}
-        body = _flat_loads(stage.body, values, local, types, {rename[a]: e for a, e in stage.extents.items()})
-        out.append(
-            PStage(
-                stage.output,
-                tuple((rename[a], e) for a, e in stage.axes if e > 1),
-                tuple((rename[a], e) for a, e in stage.reduce if e > 1),
-                stage.reducer if any(e > 1 for _, e in stage.reduce) else None,
-                body,
-            )
-        )
-    return Phase(tuple(out), attached)
+                    fresh = f"{axis[0]}{len(chosen) + n}"
+                chosen[key] = fresh
+            out[stage.output, axis] = chosen[key]
+    return out
 
 
 def _flat_loads(

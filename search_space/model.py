@@ -126,16 +126,8 @@ def phase_model(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.in
         all_sizes = {**leader_sizes, **sizes}
         all_kinds = {**{o: kinds.get(o, "serial") for o in outside}, **own_kinds}
         stages.append(_stage(stage, phase, sketch, all_sizes, order, all_kinds, n, False))
-        for step in sketch.template:
-            if isinstance(step, Pack) and step.stage == stage.name:
-                factor = product_factors(stage.body)[step.factor]
-                if not {load.tensor for load in loads(factor)} <= {k for k, _, c in sketch.workload.inputs if c}:
-                    used = variables(factor)
-                    nbytes = float(np.prod([stage.extents[a] for a in used])) * SIZES[factor.dtype]
-                    pack_bytes, packs = pack_bytes + nbytes, packs + (step.loop == "root")
-                    last = step.layout[-1].rsplit(".", 1)[0]
-                    if any(a is None or a.coefficient(last) != 1 for a in (affine(x.index[0]) for x in loads(factor))):
-                        pack_strided += nbytes
+        for nbytes, strided, regions in _copies(stage, sketch):
+            pack_bytes, pack_strided, packs = pack_bytes + nbytes, pack_strided + strided, packs + regions
     parallel: Floats = np.ones(n)
     for loop in stages[-1].loops[:count]:
         parallel = parallel * np.ceil(loop.trips)
@@ -146,6 +138,24 @@ def phase_model(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.in
         for s, m in zip(phase.stages, stages, strict=True)
     )
     return PhaseModel(whole, parallel, position, pack_bytes, pack_strided, packs)
+
+
+def _copies(stage: PStage, sketch: Sketch) -> list[tuple[float, float, int]]:
+    """For each factor of the stage that is packed on every run: its bytes, those of them that are read out of order, and whether
+    the copy is a parallel region of its own."""
+    out: list[tuple[float, float, int]] = []
+    constants = {k for k, _, c in sketch.workload.inputs if c}
+    for step in sketch.template:
+        if not isinstance(step, Pack) or step.stage != stage.name:
+            continue
+        factor = product_factors(stage.body)[step.factor]
+        if {load.tensor for load in loads(factor)} <= constants:
+            continue
+        nbytes = float(np.prod([stage.extents[a] for a in variables(factor)])) * SIZES[factor.dtype]
+        last = step.layout[-1].rsplit(".", 1)[0]
+        strided = any(a is None or a.coefficient(last) != 1 for a in (affine(x.index[0]) for x in loads(factor)))
+        out.append((nbytes, nbytes if strided else 0.0, int(step.loop == "root")))
+    return out
 
 
 def _in_memory(
