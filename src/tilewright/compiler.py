@@ -74,24 +74,25 @@ def compile_model(
 def _choose(
     groups: list[Group], target: Target, lookup: Lookup | None, on_miss: str, algorithms: str
 ) -> dict[str, Choice]:
-    out: dict[str, Choice] = {}
-    misses: list[str] = []
+    """The schedule of every workload. Defaults are looked for only once it is clear that they are wanted."""
+    first: dict[str, Group] = {}
     for g in groups:
-        w = g.workload
-        if w.hash in out:
-            continue
-        found: Choice | str = lookup(w) if lookup is not None else "no records were asked for"
-        if isinstance(found, str):
-            misses.append(f"{g.origin} ({w.describe()}): {found}")
-            found = Choice(default_for(w, target, algorithms).schedule, "default", found)
-        out[w.hash] = found
+        first.setdefault(g.workload.hash, g)
+    found = {key: "no records were asked for" if lookup is None else lookup(g.workload) for key, g in first.items()}
+    why = {key: answer for key, answer in found.items() if isinstance(answer, str)}
+    misses = [f"{first[key].origin} ({first[key].workload.describe()}): {text}" for key, text in why.items()]
     if misses and on_miss == "error":
-        raise MissError(f"{len(misses)} of {len(out)} workloads have no record:\n  " + "\n  ".join(misses))
+        raise MissError(f"{len(misses)} of {len(found)} workloads have no record:\n  " + "\n  ".join(misses))
     if misses and on_miss == "warn":
-        log.warning("%d of %d workloads have no record and use their default schedule:", len(misses), len(out))
+        log.warning("%d of %d workloads have no record and use their default schedule:", len(misses), len(found))
         for text in misses:
             log.warning("  %s", text)
-    return out
+    return {
+        key: Choice(default_for(first[key].workload, target, algorithms).schedule, "default", answer)
+        if isinstance(answer, str)
+        else answer
+        for key, answer in found.items()
+    }
 
 
 def _build(workload: Workload, chosen: dict[str, Choice], target: Target, name: str, algorithms: str) -> Built:
