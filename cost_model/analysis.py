@@ -54,8 +54,9 @@ class StageCost:
     """Bytes fetched into L1, into L2 and into the last level."""
     scattered: tuple[Floats, ...]
     """The part of them that is fetched again and again because strides crowd it into few cache sets."""
-    runs: Floats
-    """Places of memory from which neighbours are fetched one after the other."""
+    runs: tuple[Floats, ...]
+    """Places from which neighbours are fetched one after the other: into L2 of what is read once to be
+    reduced (a transpose reads many places at once, and waits for none), and into the last level."""
     working_set: tuple[Floats, ...]
     """Bytes of the innermost loop's data, of the loop around it, and of everything."""
     pages: Floats
@@ -188,7 +189,7 @@ def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int, e
     for lp in dynamic:
         outside.append(outside[-1] * lp.trips)
     zero = np.zeros(n)
-    runs: Any = zero
+    starts: list[Floats] = []
     moved: list[Floats] = []
     scattered: list[Floats] = []
     sets: list[Floats] = []
@@ -197,19 +198,20 @@ def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int, e
         fits = [u <= FITS * limit for u in used]
         if level == LEVELS - 1 and everything is not None:
             fits[0] = fits[0] & (everything <= FITS * limit)
-        total, sparse = zero, zero
+        total, sparse, runs = zero, zero, zero
         for a, f in zip(s.accesses, feet, strict=True):
             times = _times(a, again, fits, depth, level == LEVELS - 1, s.stream and _whole(a, s, spans[-1]))
             bytes_, part = traffic(f, level, fits, outside, _touches(a, s, spans[-1]) * target.line_bytes, a.store)
-            if everything is not None and _once(
-                a, s
-            ):  # a line that is used whole before others crowd it out is not missed
+            once = _once(a, s)
+            if everything is not None and once:  # a line that is used whole before others crowd it out is not missed
                 part = np.where(run_bytes(a, s.loops, WAYS) < target.line_bytes, part, 0.0)
             total, sparse = total + bytes_ * times, sparse + part * times
-            if level == LEVELS - 1:
-                runs = runs + bytes_ * times / np.maximum(run_bytes(a, s.loops, OPEN_PLACES), float(target.line_bytes))
+            if level == LEVELS - 1 or (level and once and s.reduce):
+                run = np.maximum(run_bytes(a, s.loops, OPEN_PLACES), float(target.line_bytes))
+                runs = runs + np.where(fits[0], 0.0, bytes_ * times / run)
         moved.append(total)
         scattered.append(sparse)
+        starts.append(runs)
         sets = sets or used
     near = max(deep - 2, 0)
     lines = sum((f[near].moved for f in feet), zero)
@@ -218,7 +220,7 @@ def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int, e
         tile_cost(s, target, n),
         tuple(moved),
         tuple(scattered),
-        runs,
+        tuple(starts),
         (sets[max(deep - 1, 0)], sets[near], sets[0]),
         sum((f[near].pages for f in feet), zero),
         np.maximum(sets[near], 1.0) / np.maximum(lines, 1.0),

@@ -21,8 +21,8 @@ CLOCK_GHZ = 3.0
 BYTES_PER_CYCLE = (64.0, 32.0, 7.0)
 """What one core gets from L2, from L3 and from memory where it reads on and on."""
 RUN_BYTES = 192.0
-"""What each place costs that memory is read or written at one after the other, in bytes that would pass meanwhile: the next row of
-a bank has to be opened, and what would be fetched ahead is not known yet."""
+"""What each place costs that is begun to be read or written at one after the other, in bytes that would pass meanwhile: what would
+be fetched ahead is not known yet, and in memory another row of a bank has to be opened."""
 SCATTERED = (13.0, 4.5, 3.0)
 """The same where lines are evicted early, from crowded cache sets."""
 ONE_STREAM, MORE_STREAMS = 0.67, 0.11
@@ -86,9 +86,10 @@ def estimate(a: Analysis) -> Estimate:
 def transfer_cycles(s: StageCost) -> list[Floats]:
     """Cycles in which the bytes of each level would pass."""
     out = []
-    for moved, scattered, fast, slow in zip(s.traffic, s.scattered, BYTES_PER_CYCLE, SCATTERED, strict=True):
-        out.append(moved / fast + scattered * (1 / slow - 1 / fast))
-    out[-1] = out[-1] + s.runs * RUN_BYTES / BYTES_PER_CYCLE[-1]
+    for moved, scattered, runs, fast, slow in zip(
+        s.traffic, s.scattered, s.runs, BYTES_PER_CYCLE, SCATTERED, strict=True
+    ):
+        out.append((moved + runs * RUN_BYTES) / fast + scattered * (1 / slow - 1 / fast))
     share = np.clip(ONE_STREAM + MORE_STREAMS * (s.model.streams - 1.0), ONE_STREAM, 1.0)
     out[-1] = out[-1] / np.where(np.asarray(s.model.streams) > 0.0, share, 1.0)  # stores alone are not fetched ahead
     return out

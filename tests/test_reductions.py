@@ -9,11 +9,14 @@ import pytest
 
 from helpers import Case, case, check, host, values
 from tilewright.cost_model.prior import prior_ns
+from tilewright.graph import ops
 from tilewright.graph.expr import unary
 from tilewright.graph.graph import Graph, Tensor
+from tilewright.graph.workload import canonical
 from tilewright.schedules.steps import ScheduleError
 from tilewright.search_space.sketch import Sketch, enumerate_points
 from tilewright.search_space.space import space
+from tilewright.tasks import default_for
 
 RNG = np.random.default_rng(0)
 
@@ -200,3 +203,13 @@ def test_several_streams_are_expected_to_be_faster_than_one() -> None:
     s = next(s for s in space(c.workload, host(1)).sketches if s.name.startswith("streams"))
     one, four = (prior_ns(s, np.array([[{"v": 8, "t": t, "u": 1}[p.name] for p in s.params]])) for t in (1, 4))
     assert four[0] < 0.8 * one[0]
+
+
+def test_sums_over_a_middle_axis_are_read_in_long_runs() -> None:
+    """Rows of a tensor in the last cache that are added up in columns of a line or two: each step begins elsewhere."""
+    target = replace(host(1), vector_bits=256, l1d_bytes=32 << 10, l2_bytes=512 << 10, l3_bytes=32 << 20)
+    g = Graph()
+    out = ops.reduce_sum(g.input("x", (8, 512, 511)), [1])
+    g.output(out)
+    w, _ = canonical(g.nodes, out.name, g.types, g.constants)
+    assert default_for(w, target).sketch.name.startswith("columns")
