@@ -24,6 +24,9 @@ PIECES_EACH = 16
 """Iterations of the parallel loops for each thread that are enough to share the work evenly."""
 MOST_CACHED = 0.75
 """Bytes moved, over those of the last cache, from which on stores past it can pay."""
+CACHED, STREAMED = 8, 2
+"""Part of the second cache that a block may take: what is read and what is written pass through it too, unless it is stored past
+it."""
 LONG = 2048
 """Bytes of a run that memory reads as fast as longer ones."""
 
@@ -77,20 +80,37 @@ def block_sketches(
         Vectorize(own, f"{axis}.2"),
         Unroll(own, f"{last}.2"),
     ]
-    constraints = (
-        Constraint(
-            "block",
-            "a block fits half of the second cache",
-            lambda c: c["v"] * c["b"] * c["c"] * lanes * nbytes <= target.l2_bytes // 2,
-        ),
-    )
-    wanted = {"v": wide, "b": LONG // 4 // (wide * nbytes), "r": lanes, "c": LONG // (lanes * nbytes)}
-    preferred = {p.name: near(p.values, wanted[p.name]) for p in params}
     name = f"block[v={axis}"
-    forms: list[tuple[str, list[Step | Open]]] = [(f"{name}]", template)]
+    forms: list[tuple[str, list[Step | Open], int]] = [(f"{name}]", template, CACHED)]
     if workload.min_bytes > MOST_CACHED * max(target.l3_bytes, target.l2_bytes):
-        forms.append((f"{name},stream]", [*template, Stream(leader.name)]))
-    return [Sketch(n, workload, target, tuple(t), params, constraints, own, preferred) for n, t in forms]
+        forms.append((f"{name},stream]", [*template, Stream(leader.name)], STREAMED))
+    out = []
+    for form, steps, part in forms:
+        run = LONG if part == STREAMED else LONG // 4
+        wanted = {"v": wide, "b": LONG // 4 // (wide * nbytes), "r": lanes, "c": run // (lanes * nbytes)}
+        preferred = {p.name: near(p.values, wanted[p.name]) for p in params}
+        out.append(
+            Sketch(
+                form,
+                workload,
+                target,
+                tuple(steps),
+                params,
+                (_fits(lanes * nbytes, target.l2_bytes // part),),
+                own,
+                preferred,
+            )
+        )
+    return out
+
+
+def _fits(nbytes: int, most: int) -> Constraint:
+    """``nbytes`` are those of a vector that is read."""
+    return Constraint(
+        "block",
+        "the second cache holds a block and what is read and stored meanwhile",
+        lambda c: c["v"] * c["b"] * c["c"] * nbytes <= most,
+    )
 
 
 def _powers(most: int, values: tuple[int, ...]) -> tuple[int, ...]:
