@@ -32,6 +32,7 @@ from tilewright.graph.traverse import loads
 from tilewright.schedules.phase import Phase
 from tilewright.schedules.steps import Step
 from tilewright.schedules.target import Target
+from tilewright.schedules.write_stores import STREAM_BYTES
 from tilewright.search_space.access import Access
 from tilewright.search_space.model import PhaseModel, StageModel, phase_model
 from tilewright.search_space.sketch import Sketch
@@ -57,6 +58,8 @@ class StageCost:
     runs: tuple[Floats, ...]
     """Places from which neighbours are fetched one after the other: into L2 of what is read once to be
     reduced (a transpose reads many places at once, and waits for none), and into the last level."""
+    handed: Floats
+    """Bytes that pass through buffers in memory: written by one stage, read by the next."""
     working_set: tuple[Floats, ...]
     """Bytes of the innermost loop's data, of the loop around it, and of everything."""
     pages: Floats
@@ -221,6 +224,7 @@ def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int, e
         tuple(moved),
         tuple(scattered),
         tuple(starts),
+        zero if everything is None else zero + sum(2.0 * s.points * a.nbytes for a in s.near),
         (sets[max(deep - 1, 0)], sets[near], sets[0]),
         sum((f[near].pages for f in feet), zero),
         np.maximum(sets[near], 1.0) / np.maximum(lines, 1.0),
@@ -228,15 +232,14 @@ def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int, e
     )
 
 
-def _times(a: Access, again: set[str], fits: list[NDArray[np.bool_]], depth: int, last: bool, stream: bool) -> Any:
+def _times(a: Access, again: set[str], fits: list[NDArray[np.bool_]], depth: int, last: bool, stream: Any) -> Any:
     """A store fetches its line and writes it back, unless it bypasses the caches; what was just read is
     still there if it fits, and so is in the last level what the run or the kernel before has touched."""
-    if a.store and stream:
-        return 1.0 if last else 0.0
     once: Any = 2.0 if a.store else 1.0
     if a.tensor in again:
         once = np.where(fits[min(depth, len(fits) - 1)], 0.0, once)
-    return np.where(fits[0], 0.0, once) if last else once
+    once = np.where(fits[0], 0.0, once) if last else once
+    return np.where(stream, 1.0 if last else 0.0, once) if a.store else once
 
 
 def _once(a: Access, s: StageModel) -> bool:
@@ -244,9 +247,13 @@ def _once(a: Access, s: StageModel) -> bool:
     return {x for x, e in s.extents.items() if e > 1} <= a.axes()
 
 
-def _whole(a: Access, s: StageModel, span: Mapping[str, Any]) -> bool:
-    """Whether a store is of whole vectors, which may pass the caches."""
-    return a.stride(s.vector or "") == 1 or transposed(a, s, span) is not None
+def _whole(a: Access, s: StageModel, span: Mapping[str, Any]) -> Any:
+    """Whether a store is of whole vectors at aligned places, which may pass the caches."""
+    row = a.dims[-1][0] if len(a.dims) > 1 else 0
+    if a.stride(s.vector or "") == 1:
+        return row * a.nbytes % STREAM_BYTES == 0
+    turned = transposed(a, s, span)
+    return False if turned is None else row % turned == 0
 
 
 def _touches(a: Access, s: StageModel, span: Mapping[str, Any]) -> Any:

@@ -31,6 +31,9 @@ OVERLAP = 0.8
 """Share of a transfer that hides behind what takes longest."""
 REGION_NS = 2000.0
 """Starting and joining a parallel region."""
+HANDED_BYTES_PER_CYCLE = 32.0
+"""Writing a buffer and reading it back: the stage that writes it waits for memory, and so does the one that reads it, but not at
+the same time."""
 PHASE_NS = 50.0
 PIECE_CYCLES = 8.0
 """Finding the index of each but the outermost of the fused parallel loops, once an iteration."""
@@ -71,6 +74,7 @@ def estimate(a: Analysis) -> Estimate:
             moved = transfer_cycles(s)
             slowest = np.maximum(cycles, np.max(moved, axis=0))
             both = slowest + (1.0 - OVERLAP) * (cycles + np.sum(moved, axis=0) - slowest)
+            both = both + s.handed / HANDED_BYTES_PER_CYCLE
             compute = compute + cycles * p.share / CLOCK_GHZ
             memory = memory + (both - cycles) * p.share / CLOCK_GHZ
         regions = float(p.threads > 1)

@@ -40,7 +40,13 @@ def store(scope: Scope, n: Store) -> None:
         _write(scope, place, _across(scope, n), dtype)
     elif scope.lane is None or stride == 1:
         v = _updated(scope, n, lambda: memory.read(scope, dtype, place, lanes))
-        _write(scope, place, v, dtype, n.stream and _whole(scope, a, v.lanes))
+        length = _aligned(scope, a, v.lanes) if n.stream else v.lanes
+        if n.stream and v.lanes > length and length * SIZES[dtype] >= STREAM_BYTES:
+            for first in range(0, v.lanes, length):  # rows that begin within a vector's length of each other
+                piece = scope.fn.shuffle(v, None, list(range(first, first + length)))
+                _write(scope, memory.offset(scope, pointer, constant + first, dtype), piece, dtype, True)
+        else:
+            _write(scope, place, v, dtype, n.stream and v.lanes == length > 1)
     elif (waiting := next((h for h in scope.held if h.waits(n)), None)) is not None:
         k = scope.vars[waiting.var]
         assert isinstance(k, int)
@@ -91,12 +97,11 @@ def _updated(scope: Scope, n: Store, old: Callable[[], Value]) -> Value:
     return operate(fn, REDUCER_OPS[n.reducer], [old(), new], v.dtype, scope.helpers)
 
 
-def _whole(scope: Scope, a: Affine, length: int) -> bool:
-    """Whether ``length`` elements at index ``a`` begin at a multiple of their size wherever loops stand."""
-    if length == 1:
-        return False
-    whole = all(c % length == 0 for name, c in a.terms if scope.lane is None or name != scope.lane[0])
-    return whole and (a.const + scope.first) % length == 0
+def _aligned(scope: Scope, a: Affine, most: int) -> int:
+    """The largest power of two, at most ``most``, of which the elements at index ``a`` begin at a multiple wherever loops stand."""
+    steps = [c for name, c in a.terms if scope.lane is None or name != scope.lane[0]]
+    grain = math.gcd(a.const + scope.first, *steps)
+    return min(most, grain & -grain) if grain else most
 
 
 def _write(scope: Scope, place: str, v: Value, dtype: str, stream: bool = False) -> None:

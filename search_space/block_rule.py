@@ -48,7 +48,7 @@ def block_sketches(
     if axis == last or min(extent, leader.extents[axis]) < 2 * lanes or workload.min_bytes <= target.l2_bytes:
         return []
     wide = 2 * lanes if extent >= 4 * lanes else lanes
-    rows = tuple(r for r in (lanes // 2, lanes, 2 * lanes) if 1 < r <= min(MOST_ROWS, wide))
+    rows = tuple(r for r in (lanes // 2, lanes) if 1 < r <= MOST_ROWS)
     params = (
         Param("v", (wide,), "width of the vectors that are written out"),
         Param("b", _powers(-(-extent // wide), (2, 4, 8, 16, 32)), f"vectors in a run along {last}"),

@@ -15,6 +15,7 @@ from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import unary
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.graph.workload import Workload, canonical
+from tilewright.schedules.kernel import build
 from tilewright.schedules.steps import ScheduleError, parse
 from tilewright.schedules.target import Target
 from tilewright.search_space.access import Access
@@ -180,3 +181,18 @@ def test_unrolled_vectors_lengthen_a_run() -> None:
     ]
     assert run_bytes(a, loops[1:], 8) == 4096
     assert run_bytes(a, [loops[1], loops[0], *loops[2:]], 8) == 64
+
+
+def test_streamed_rows_that_begin_between_lines() -> None:
+    """A vector longer than what rows are aligned to is stored in pieces; rows that are not aligned at all are not streamed."""
+    pieces = {(136, 64): "store <8 x float>", (132, 64): "store <4 x float>"}
+    for shape, store in pieces.items():
+        c = turned(shape, (1, 0))
+        text = "\n".join(build(c.workload, parse(written(64, 32, stream=True)), host(1)).lowered.functions)
+        assert all(store in line for line in text.splitlines() if "nontemporal" in line)
+        assert "nontemporal" in text
+        check(c, written(64, 32, stream=True))
+    c = turned((133, 64), (1, 0))
+    assert "nontemporal" not in "\n".join(
+        build(c.workload, parse(written(64, 32, stream=True)), host(1)).lowered.functions
+    )
