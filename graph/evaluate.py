@@ -52,6 +52,10 @@ def _power(a: Array, b: Array) -> Array:
     return cast(Array, np.where(negative, np.where(np.abs(a) == 1, unit, 0), whole).astype(a.dtype))
 
 
+def _softplus(x: Array) -> Array:
+    return cast(Array, np.maximum(x, 0) + np.log1p(np.exp(-np.abs(cast(Any, x)))))
+
+
 def _half_even(x: Array) -> Array:
     return cast(Array, np.rint(cast(Any, x)))
 
@@ -68,7 +72,7 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
     "erf": lambda x: np.asarray(_erf(x), dtype=np.float64), "rsqrt": lambda x: 1 / np.sqrt(x),
     "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
     "sinh": np.sinh, "cosh": np.cosh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
-    "log1p": np.log1p, "expm1": np.expm1, "floor": np.floor, "ceil": np.ceil, "round": _half_even,
+    "log1p": np.log1p, "expm1": np.expm1, "softplus": _softplus, "floor": np.floor, "ceil": np.ceil, "round": _half_even,
     "trunc": np.trunc, "neg": np.negative, "abs": np.abs, "not": np.logical_not, "isnan": np.isnan,
     "isinf": np.isinf, "bitnot": np.invert,
 }  # fmt: skip

@@ -27,7 +27,7 @@ LOGICAL = frozenset({"and", "or", "xor"})
 MATHS = frozenset(
     {
         "exp", "log", "tanh", "erf", "sigmoid", "sqrt", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan",
-        "sinh", "cosh", "asinh", "acosh", "atanh", "log1p", "expm1",
+        "sinh", "cosh", "asinh", "acosh", "atanh", "log1p", "expm1", "softplus",
     }
 )  # fmt: skip
 ROUNDING = frozenset({"floor", "ceil", "round", "trunc"})

@@ -19,6 +19,8 @@ LOG2_E: Final = 1.4426950408889634
 LN2: Final = 0.6931471805599453
 LN2_HIGH: Final = 0.693145751953125  # 15 bits: exact times any exponent
 LN2_LOW: Final = 1.4286068203094173e-06  # the rest of ln 2
+LN2_FLOAT: Final = 0.693147182464599609375  # ln 2 rounded: its multiples less what is near them are exact
+LN2_REST: Final = LN2 - LN2_FLOAT
 SMALLEST_NORMAL: Final = 2.0**-126
 LARGEST: Final = 3.4028234663852886e38
 INF: Final = float("inf")
@@ -31,6 +33,9 @@ EXP_WIDE = (0.5000003576278687, 0.16666613519191742, 0.04166125878691673, 0.0083
             0.0014104676665738225, 0.0001961105444934219)  # fmt: skip
 # the same for |r| <= ln(2)/2, relative to exp(r): 2^-23.2
 EXP_NARROW = (0.499992311000824, 0.16667115688323975, 0.041890330612659454, 0.008312505669891834)
+# the same with one coefficient more: 2^-28.3
+EXP_MIDDLE = (0.4999999403953552, 0.16666516661643982, 0.04166810214519501, 0.00836788211017847,
+              0.0013823055196553469)  # fmt: skip
 # expm1(r) = r + r^2 P(r), |r| <= ln(2)/2, relative to r: 2^-26.2
 EXPM1 = (0.5, 0.16666541993618011, 0.04166628047823906, 0.008366639725863934, 0.0013946532271802425)
 # 2^r = 1 + r P(r), |r| <= 1, relative to 2^r: 2^-26.4
@@ -42,13 +47,16 @@ LOG = (0.33333224058151245, -0.24999688565731049, 0.20010042190551758, -0.166854
 # tanh(x/2) = x P(x^2) / Q(x^2), |x| <= 9.1, so that the error of tanh(x) relative to it is 2^-27.0
 TANH_HALF = ((0.925000011920929, 0.02753314934670925, 0.0001055277170962654),
              (1.850000023841858, 0.2092328667640686, 0.0022305415477603674, 2.267420995849534e-06))  # fmt: skip
-# 2^r - 1 = r P(r), |r| <= 1/2, relative to it: 2^-26.4
-EXP2M1 = (0.6931471879354426, 0.24022649793796075, 0.05550357391095066, 0.00961823759493885,
-          0.0013390758307119186, 0.00015403508429899125)  # fmt: skip
-# log2(erfc(x)) = x P(x), 0 <= x <= 3.95, relative to erf(x): 2^-27.9
-ERF = (-1.6279070351812968, -0.9184476237923513, -0.148277077872298, 0.027632068413444986,
-       0.00023133761375204623, -0.0024049512039434153, 0.0009129588590634462, -0.00016971196349537554,
-       1.3353051492838448e-05)  # fmt: skip
+# tanh(r/2) = r (C + r^2) / (B + A r^2), |r| <= ln(2)/2, relative to it: 2^-33.3; as C, B, A
+EXP_RATIO: Final = (60.077171325683594, 120.15434265136719, 12.012853622436523)
+# tanh(artanh(erf(x)) / 2) = x P(x^2) / Q(x^2), |x| <= 3.95, so that the error of erf(x) relative to it is 2^-24.8; scaled so
+# that P, Q and Q^2 are high in their binades where x is small, which is where roundings count
+ERF_HALF = ((0.9839466214179993, 0.25933369994163513, 0.028149666264653206, 0.0022156601771712303),
+            (1.74399995803833, 0.48585981130599976, 0.08450664579868317, 0.01054941862821579,
+             0.00017252952966373414))  # fmt: skip
+# log(1 + t) = t + t^2 P(t) / (Q(t) + t^2), 0 <= t <= 1, relative to log(1 + t): 2^-24.6
+LOG1P_UNIT = ((-1.5413005352020264, -0.8659362196922302, -0.007473209872841835),
+              (3.082616090774536, 3.786660671234131))  # fmt: skip
 # Double precision, for pow. log2(m) = s P(s^2), s = (m-1)/(m+1), 1/sqrt 2 <= m <= sqrt 2: 2^-43.6
 LOG2_DOUBLE = (2.8853900817778495, 0.9617966941141246, 0.5770779421394624, 0.4122092747401029,
                0.3199047976883936, 0.28291277108928264)  # fmt: skip
@@ -121,35 +129,43 @@ def expm1(e: Emitter, x: Value) -> Value:
     return e.select(e.magnitude(x) < 2.0**-26, x, answer)  # keeps -0 and the last bit of subnormals
 
 
-def _exp2m1_parts(e: Emitter, shifted: Value, r: Value) -> tuple[Value, Value, Value]:
-    """(q, p, s) with 2^(k + r) - 1 = q p + (s - 1): `shifted` is k + ROUND + 127, |r| <= 1/2."""
-    s = (shifted.bits() << 23).as_float()
-    return s * r, e.pairs(r, EXP2M1), s
+def _double_angle(e: Emitter, x: Value, ratio: tuple[tuple[float, ...], tuple[float, ...]]) -> tuple[Value, Value]:
+    """Numerator and denominator of tanh(2 artanh(h)) = 2h / (1 + h^2), where h = x P(x^2) / Q(x^2): where a function nears
+    1 it hardly depends on h, so short polynomials do."""
+    y = x * x
+    a, b = x * e.horner(y, ratio[0]), e.horner(y, ratio[1])
+    return a * (b + b), e.fma(a, a, b * b)
 
 
 def tanh(e: Emitter, x: Value) -> Value:
-    # 2h / (1 + h^2) with h = tanh(x/2) = A / B: where tanh nears 1 it hardly depends on h, so short polynomials do,
-    # and no answer is above 1 (all were looked at). Two of them side by side are done sooner than one exponential.
-    x = e.at_least(e.at_most(x, 9.0), -9.0)
-    y = x * x
-    a, b = x * e.horner(y, TANH_HALF[0]), e.horner(y, TANH_HALF[1])
-    return (a * (b + b)) / e.fma(a, a, b * b)
+    # No answer is above 1 (all were looked at). Two short polynomials side by side are done sooner than one exponential.
+    top, bottom = _double_angle(e, e.at_least(e.at_most(x, 9.0), -9.0), TANH_HALF)
+    return top / bottom
 
 
 def erf(e: Emitter, x: Value) -> Value:
-    # 1 - erfc(|x|), erfc as a power of two: full relative accuracy down to 0. It is 1 from 3.92 on.
-    a = e.at_most(e.magnitude(x), 3.95)
-    power = a * e.pairs(a, ERF)
-    shifted = power + (ROUND + 127)
-    q, p, s = _exp2m1_parts(e, shifted, power - (shifted - (ROUND + 127)))
-    return e.with_sign(e.fma(-q, p, 1.0 - s), e.sign_bit(x))
+    top, bottom = _double_angle(e, e.at_least(e.at_most(x, 3.95), -3.95), ERF_HALF)
+    size = e.magnitude(top)
+    return top / e.select(size > bottom, size, bottom)  # roundings must not lead above 1
 
 
 def sigmoid(e: Emitter, x: Value) -> Value:
-    # With t = exp(-|x|): 1 / (1 + t) for x >= 0 and t / (1 + t) below, so small answers keep all bits.
-    p, s = scaled_exp(e, -e.magnitude(x), -104.0, None)
-    t = p * s * s
-    return e.select(x < 0.0, t, 1.0) / (t + 1.0)
+    """1 / (1 + exp(-x)), where exp(-x) = 2^k (1 - t) / (1 + t) with t = tanh(r/2) = q / p: one division for all,
+    (p + q) / ((p + q) + 2^k (p - q)), and small answers keep all bits.
+
+    2^-28 times both halves lets k reach 150, where the answer is 0. ln 2 is not split: what that leaves out of r (k LN2_REST)
+    is added to q, beside the chain of operations that the answer waits for."""
+    down = 28
+    x = e.at_least(e.at_most(x, 67.0), -105.0)
+    shifted = e.fma(x, -LOG2_E, ROUND + 127 - down)
+    k = shifted - (ROUND + 127 - down)
+    r = e.fma(k, LN2_FLOAT, x)
+    square = r * r
+    c, b, a = EXP_RATIO
+    q = e.fma(r, square + c, k * (LN2_REST * c))
+    p = e.fma(square, a, b)
+    numerator = ((p + q).bits() - (down << 23)).as_float()
+    return numerator / e.fma((shifted.bits() << 23).as_float(), p - q, numerator)
 
 
 def _split(e: Emitter, x: Value, pivot_bits: int) -> tuple[Value, Value]:
@@ -218,10 +234,19 @@ def log1p(e: Emitter, x: Value) -> Value:
 
 
 def softplus(e: Emitter, x: Value) -> Value:
-    p, s = scaled_exp(e, -e.magnitude(x), -104.0, None)
-    t = log1p_finite(e, p * s * s)
-    answer = e.select(x > 0.0, x, 0.0) + t
-    return e.select(x.compare("uno", x), x, answer)
+    """max(x, 0) + log1p(t), t = exp(-|x|): t is between 0 and 1, where log1p has no special cases."""
+    up = 30  # 2^k is computed times 2^30, so that the last product alone rounds to a subnormal
+    a = e.at_least((x.bits() | -(1 << 31)).as_float(), -105.0)
+    shifted = e.fma(a, LOG2_E, ROUND + 127 + up)
+    k = shifted - (ROUND + 127 + up)
+    r = e.fma(k, -LN2_FLOAT, a)
+    rest = e.fma(k, -LN2_REST, 1.0)  # beside a 1, and beside the chain of operations
+    square = r * r
+    p = e.fma(square, e.pairs(r, EXP_MIDDLE, square), r + rest)
+    t = p * (shifted.bits() << 23).as_float() * 2.0**-up
+    (c, b), numerator = LOG1P_UNIT[1], e.horner(t, LOG1P_UNIT[0])
+    curved = t * t * numerator / e.fma(t, t + b, c)
+    return curved + (t + e.select(x > 0.0, x, 0.0))
 
 
 def sqrt(e: Emitter, x: Value) -> Value:

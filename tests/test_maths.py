@@ -177,6 +177,14 @@ def test_float32_error_is_within_the_stated_bound(name: str) -> None:
     check(name, INFO[name].max_ulp, evaluate(name, 8, x), x)
 
 
+@pytest.mark.parametrize("name", ["erf", "tanh", "sigmoid"])
+def test_roundings_do_not_lead_above_1(name: str) -> None:
+    """sqrt(1 - erf(x)^2) should not be NaN."""
+    x = np.arange(*np.array([2, 20], np.float32).view(np.int32), 7, dtype=np.int32).view(np.float32)
+    got = evaluate(name, 8, np.concatenate([x, -x, SPECIALS]))
+    assert np.nanmax(np.abs(got)) == 1
+
+
 def test_a_falling_exp_holds_a_little_above_0_and_ends_at_0() -> None:
     """Its bound is 3 ulp for what counts in a sum with a 1, and above 0 the reduction's error grows with the exponent."""
     x = arguments()

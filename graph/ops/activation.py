@@ -56,11 +56,13 @@ def gelu(x: Tensor, approximate: bool = False) -> Tensor:
     """The Gaussian error linear unit; ``approximate`` uses the formula with ``tanh``."""
 
     def exact(a: Expr) -> Expr:
-        return a * 0.5 * (unary("erf", a * math.sqrt(0.5)) + 1)
+        half = a * 0.5
+        return half * unary("erf", a * math.sqrt(0.5)) + half
 
     def by_tanh(a: Expr) -> Expr:
         k = math.sqrt(2 / math.pi)  # k (a + 0.044715 a^3), with one operation less
-        return a * 0.5 * (unary("tanh", (a * a * (0.044715 * k) + k) * a) + 1)
+        half = a * 0.5
+        return half * unary("tanh", (a * a * (0.044715 * k) + k) * a) + half
 
     return elementwise("gelu", by_tanh if approximate else exact, x)
 
@@ -84,14 +86,9 @@ def silu(x: Tensor, alpha: float = 1.0) -> Tensor:
     return elementwise("silu", lambda a: a * unary("sigmoid", a if alpha == 1 else a * alpha), x)
 
 
-def _softplus(a: Expr) -> Expr:
-    # log(exp(a) + 1) without overflow
-    return maximum(a, 0) + unary("log1p", unary("exp", -unary("abs", a)))
-
-
 def softplus(x: Tensor) -> Tensor:
     """``log(exp(x) + 1)``, in a form that does not overflow."""
-    return elementwise("softplus", _softplus, x)
+    return elementwise("softplus", lambda a: unary("softplus", a), x)
 
 
 def mish(x: Tensor) -> Tensor:
