@@ -180,7 +180,8 @@ def test_float32_error_is_within_the_stated_bound(name: str) -> None:
 @pytest.mark.parametrize("name", ["erf", "tanh", "sigmoid"])
 def test_roundings_do_not_lead_above_1(name: str) -> None:
     """sqrt(1 - erf(x)^2) should not be NaN."""
-    x = np.arange(*np.array([2, 20], np.float32).view(np.int32), 7, dtype=np.int32).view(np.float32)
+    first, last = np.array([2, 20], np.float32).view(np.int32)
+    x = np.arange(int(first), int(last), 7, dtype=np.int32).view(np.float32)
     got = evaluate(name, 8, np.concatenate([x, -x, SPECIALS]))
     assert np.nanmax(np.abs(got)) == 1
 
