@@ -25,14 +25,19 @@ def prelu(x: Tensor, slope: Tensor) -> Tensor:
     return elementwise("prelu", lambda a, s: select(a.lt(0), a * s, a), x, slope)
 
 
+def _less_1(a: Expr) -> Expr:
+    """``exp(a) - 1`` where ``a`` is negative (an exponential that cannot overflow is cheaper)."""
+    return unary("exp", minimum(a, 0)) - 1
+
+
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
     """``x``, or ``alpha * (exp(x) - 1)`` where negative."""
-    return elementwise("elu", lambda a: select(a.lt(0), (unary("exp", a) - 1) * alpha, a), x)
+    return elementwise("elu", lambda a: select(a.lt(0), _less_1(a) * alpha, a), x)
 
 
 def selu(x: Tensor, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Tensor:
     """``gamma * x``, or ``gamma * alpha * (exp(x) - 1)`` where not positive."""
-    return elementwise("selu", lambda a: select(a.gt(0), a, (unary("exp", a) - 1) * alpha) * gamma, x)
+    return elementwise("selu", lambda a: select(a.gt(0), a, _less_1(a) * alpha) * gamma, x)
 
 
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
