@@ -12,7 +12,7 @@ The target should have fused multiply-add; without it the code is right but slow
 float64 is for correctness, not for speed: each lane calls the C library (square roots excepted).
 
 Cost in cycles for a vector of 8 elements, data in L1, on one Zen 3 core at 3.2 GHz, at the better vector widths: tanh 6.6, exp 7.5,
-sigmoid 7.7, erf 8.5, softplus 14, log 15, log1p 20; an older measurement: sin 60, pow 80. Multiplications, comparisons,
+sigmoid 7.7, erf 8.5, softplus 14, log 13, log1p 19; an older measurement: sin 60, pow 80. Multiplications, comparisons,
 minima and blends share two pipes there, additions two others, and the two kinds together reach about 2.6 operations a cycle.
 In a long formula the length of the chain counts as much as the number of operations, because a core looks ahead over a
 hundred or two of them: tanh and erf are quotients of two short polynomials side by side, and sigmoid has one division where
@@ -66,7 +66,7 @@ FUNCTIONS: Final[dict[str, FunctionInfo]] = {
         ),
         _info(maths_kernels.exp2, 2, "as exp, with an exact reduction"),
         _info(maths_kernels.expm1, 2, "minimax for expm1(r), 2^k q + (2^k - 1) fused"),
-        _info(maths_kernels.log, 1.5, "mantissa in [2/3, 4/3), minimax about 1, exponent times a split ln 2"),
+        _info(maths_kernels.log, 1.5, "mantissa in [2/3, 4/3), rational minimax about 1, exponent times a split ln 2"),
         _info(maths_kernels.log2, 2, "as log; exact for powers of two"),
         _info(maths_kernels.log1p, 2, "as log, with the rounding error of 1 + x put back"),
         _info(maths_kernels.tanh, 3.5, "2AB / (A^2 + B^2), A/B rational minimax for tanh(x/2)"),

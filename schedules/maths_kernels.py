@@ -21,7 +21,6 @@ LN2_HIGH: Final = 0.693145751953125  # 15 bits: exact times any exponent
 LN2_LOW: Final = 1.4286068203094173e-06  # the rest of ln 2
 LN2_FLOAT: Final = 0.693147182464599609375  # ln 2 rounded: its multiples less what is near them are exact
 LN2_REST: Final = LN2 - LN2_FLOAT
-SMALLEST_NORMAL: Final = 2.0**-126
 LARGEST: Final = 3.4028234663852886e38
 INF: Final = float("inf")
 NAN: Final = float("nan")
@@ -41,9 +40,9 @@ EXPM1 = (0.5, 0.16666541993618011, 0.04166628047823906, 0.008366639725863934, 0.
 # 2^r = 1 + r P(r), |r| <= 1, relative to 2^r: 2^-26.4
 EXP2_WIDE = (0.6931472420692444, 0.24022673070430756, 0.05550379678606987, 0.00961671955883503,
              0.0013339490396901965, 0.00015653664013370872, 1.5030617760203313e-05)  # fmt: skip
-# log(1 + f) = f - f^2/2 + f^3 P(f), |f| <= 1/3, relative to f: 2^-27.6
-LOG = (0.33333224058151245, -0.24999688565731049, 0.20010042190551758, -0.16685478389263153,
-       0.1401093602180481, -0.1211496964097023, 0.13962389528751373, -0.13192270696163177)  # fmt: skip
+# log(1 + f) = f + f^2 P(f) / Q(f), |f| <= 1/3, relative to it: 2^-28.3; the last coefficient of Q is 1
+LOG = ((-1.0210357904434204, -0.795351505279541, -0.026484569534659386, 0.0036994817201048136),
+       (2.0420713424682617, 2.952085256576538))  # fmt: skip
 # tanh(x/2) = x P(x^2) / Q(x^2), |x| <= 9.1, so that the error of tanh(x) relative to it is 2^-27.0
 TANH_HALF = ((0.925000011920929, 0.02753314934670925, 0.0001055277170962654),
              (1.850000023841858, 0.2092328667640686, 0.0022305415477603674, 2.267420995849534e-06))  # fmt: skip
@@ -181,22 +180,24 @@ SQRT_HALF_BITS: Final = 0x3F3504F3
 
 def _log_mantissa(e: Emitter, f: Value) -> Value:
     """log(1 + f) - f for f in [-1/3, 1/3]."""
-    return f * f * e.fma(f, e.horner(f, LOG), -0.5)
+    c, b = LOG[1]
+    return f * f * e.horner(f, LOG[0]) / e.fma(f, f + b, c)
 
 
 def _log_scaled(e: Emitter, x: Value, pivot_bits: int = TWO_THIRDS_BITS) -> tuple[Value, Value]:
-    """(k, m) as floats, also for subnormal x."""
-    small = x < SMALLEST_NORMAL
-    k, m = _split(e, e.select(small, x * 2.0**23, x), pivot_bits)
-    k_float = e.convert("sitofp", k, FLOAT)
-    return k_float + e.select(small, e.as_value(-23.0, FLOAT), 0.0), m
+    """(k, m) as floats, also for subnormal x: the bits of such an x, as a number, are x times 2^149."""
+    bits = x.bits()
+    small = bits.compare("slt", 1 << 23)
+    k, m = _split(e, e.select(small, e.convert("sitofp", bits, FLOAT), x), pivot_bits)
+    return e.convert("sitofp", k, FLOAT) - e.select(small, e.as_value(149.0, FLOAT), 0.0), m
 
 
-def _log_edges(e: Emitter, x: Value, zero: float, answer: Value) -> Value:
-    """Infinity and NaN map to themselves, `zero` to -inf, and anything below it to NaN."""
-    answer = e.select(x < INF, answer, x)
-    answer = e.select(x.compare("oeq", zero), -INF, answer)
-    return e.select(x < zero, NAN, answer)
+def _log_or_special(e: Emitter, x: Value, answer: Value) -> Value:
+    """The answer for a positive finite x; infinity and NaN map to themselves, 0 to -inf, and anything below to NaN."""
+    bits = x.bits()
+    special = (bits | (bits >> 31)).as_float()  # all bits set is a NaN
+    special = e.select(x.compare("oeq", 0.0), -INF, special)
+    return e.select((bits + -1).compare("ult", 0x7F7FFFFF), answer, special)
 
 
 def _add_log2(e: Emitter, k: Value, f: Value, tail: Value) -> Value:
@@ -207,13 +208,13 @@ def _add_log2(e: Emitter, k: Value, f: Value, tail: Value) -> Value:
 def log(e: Emitter, x: Value) -> Value:
     k, m = _log_scaled(e, x)
     f = m - 1.0
-    return _log_edges(e, x, 0.0, _add_log2(e, k, f, _log_mantissa(e, f)))
+    return _log_or_special(e, x, _add_log2(e, k, f, _log_mantissa(e, f)))
 
 
 def log2(e: Emitter, x: Value) -> Value:
     k, m = _log_scaled(e, x)
     f = m - 1.0
-    return _log_edges(e, x, 0.0, e.fma(_log_mantissa(e, f) + f, LOG2_E, k))
+    return _log_or_special(e, x, e.fma(_log_mantissa(e, f) + f, LOG2_E, k))
 
 
 def log1p_finite(e: Emitter, x: Value) -> Value:
@@ -229,7 +230,9 @@ def log1p_finite(e: Emitter, x: Value) -> Value:
 
 
 def log1p(e: Emitter, x: Value) -> Value:
-    answer = _log_edges(e, x, -1.0, log1p_finite(e, x))
+    answer = e.select(x < INF, log1p_finite(e, x), x)
+    answer = e.select(x.compare("oeq", -1.0), -INF, answer)
+    answer = e.select(x < -1.0, NAN, answer)
     return e.select(e.magnitude(x) < 2.0**-26, x, answer)  # keeps -0
 
 
