@@ -47,12 +47,12 @@ def store(scope: Scope, n: Store) -> None:
                 _write(scope, memory.offset(scope, pointer, constant + first, dtype), piece, dtype, True)
         else:
             _write(scope, place, v, dtype, n.stream and v.lanes == length > 1)
-    elif (waiting := next((h for h in scope.held if h.waits(n)), None)) is not None:
-        k = scope.vars[waiting.var]
-        assert isinstance(k, int)
+    elif (waiting := next(((h, s) for h in scope.held if (s := h.steps(n)) is not None), None)) is not None:
+        held, steps = waiting
+        k = sum(step * int(scope.vars[v]) for v, step in steps.items())
         grain = math.gcd(*(c for _, c in scope.split(a)[0]))
         origin = Place(n.tensor, pointer, constant - k, stride, lanes, grain, n.stream)
-        waiting.values.setdefault(origin, {})[k] = scope.fn.splat(value(scope, n.value), lanes)
+        held.values.setdefault(origin, {})[k] = scope.fn.splat(value(scope, n.value), lanes)
     else:
         places = [memory.offset(scope, pointer, constant + k * stride, dtype) for k in range(lanes)]
         v = _updated(scope, n, lambda: memory.collect(scope, dtype, places))

@@ -10,7 +10,7 @@ remembered for them (:func:`load_group`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tilewright.graph.affine import affine
@@ -29,7 +29,7 @@ MOST_ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where iteration 0 of an unrolled loop stores a vector: ``constant`` elements after ``pointer``, and each lane
+    """Where iteration 0 of unrolled loops stores a vector: ``constant`` elements after ``pointer``, and each lane
     ``stride`` after the one before. What ``pointer`` adds to the address of ``tensor`` is a multiple of ``grain``."""
 
     tensor: str
@@ -47,16 +47,15 @@ class Place:
 
 @dataclass
 class Held:
-    """Vectors that wait for their neighbours along the unrolled loop ``var``: the vector of each iteration, by the
-    place of the first."""
+    """Vectors that wait for their neighbours along unrolled loops: the vector of each iteration, by the place of the
+    first. ``stores`` are those that wait, each with what its place moves by in an iteration of each loop."""
 
-    var: str
-    stores: list[Store]
+    stores: list[tuple[Store, Mapping[str, int]]]
     values: dict[Place, dict[int, Value]] = field(default_factory=dict)
 
-    def waits(self, store: Store) -> bool:
-        """Whether ``store`` is one of those that wait here."""
-        return any(s is store for s in self.stores)
+    def steps(self, store: Store) -> Mapping[str, int] | None:
+        """What the place of ``store`` moves by in each loop, if it is one of those that wait here."""
+        return next((steps for s, steps in self.stores if s is store), None)
 
     def tiles(self) -> Iterator[tuple[Place, int, list[Value]]]:
         """What waited: the place, the first iteration, and the vectors of as many as are moved together."""
@@ -69,34 +68,51 @@ class Held:
 def held(loop: Loop, lane: str | None, registers: set[str]) -> Held | None:
     """What waits until the unrolled ``loop`` is written, if anything does. ``lane`` is the variable of a vector loop
     around it. A tensor that is read or updated inside is left alone: its stores may not be put off."""
-    written = [(s, v) for s, v in _straight(loop.body, lane) if v is not None and s.tensor not in registers]
-    if not written or loop.limit < 2:
+    if loop.limit < 2:
+        return None
+    written = [(s, v, lps) for s, v, lps in _straight(loop, lane, ()) if v is not None and s.tensor not in registers]
+    if not written:
         return None
     busy: set[str] = set()
     for n in walk(loop.body):
         if isinstance(n, Store):
             busy |= {x.tensor for x in loads(n.value)} | ({n.tensor} if n.reducer is not None else set())
-    stores = [s for s, v in written if s.tensor not in busy and _apart(s, loop.var, v)]
-    return Held(loop.var, stores) if stores else None
+    stores = [(s, steps) for s, v, lps in written if s.tensor not in busy and (steps := _steps(s, v, lps)) is not None]
+    return Held(stores) if stores else None
 
 
-def _straight(node: Node, lane: str | None) -> Iterator[tuple[Store, str | None]]:
-    """Stores in straight-line code, and the variable of the vector loop each is in."""
+def _straight(
+    node: Node, lane: str | None, loops: tuple[Loop, ...]
+) -> Iterator[tuple[Store, str | None, tuple[Loop, ...]]]:
+    """Stores in straight-line code, the variable of the vector loop each is in, and the unrolled loops around it."""
     if isinstance(node, Store):
-        yield node, lane
+        yield node, lane, loops
     elif isinstance(node, Seq):
         for n in node.nodes:
-            yield from _straight(n, lane)
+            yield from _straight(n, lane, loops)
     elif isinstance(node, Alloc):
-        yield from _straight(node.body, lane)
-    elif isinstance(node, Loop) and node.kind in ("unroll", "vector"):
-        yield from _straight(node.body, node.var if node.kind == "vector" else lane)
+        yield from _straight(node.body, lane, loops)
+    elif isinstance(node, Loop) and node.kind == "unroll":
+        yield from _straight(node.body, lane, (*loops, node))
+    elif isinstance(node, Loop) and node.kind == "vector":
+        yield from _straight(node.body, node.var, loops)
 
 
-def _apart(store: Store, unrolled: str, lane: str) -> bool:
-    """Whether lanes lie apart in memory and iterations of the unrolled loop follow each other."""
+def _steps(store: Store, lane: str, loops: tuple[Loop, ...]) -> Mapping[str, int] | None:
+    """What the place of ``store`` moves by in each of the unrolled loops whose iterations follow each other in memory
+    without a gap, if the outermost of ``loops`` is one of them and lanes lie apart: no more loops than their tile has
+    rows that can be transposed together."""
     a = affine(store.index)
-    return a is not None and a.coefficient(unrolled) == 1 and a.coefficient(lane) not in (0, 1)
+    if a is None or a.coefficient(lane) in (0, 1):
+        return None
+    steps: dict[str, int] = {}
+    length = 1
+    for loop in sorted((lp for lp in loops if a.coefficient(lp.var) > 0), key=lambda lp: a.coefficient(lp.var)):
+        if a.coefficient(loop.var) != length or (steps and length * loop.limit > MOST_ROWS):
+            break
+        steps[loop.var] = length
+        length *= loop.limit
+    return steps if loops[0].var in steps else None
 
 
 def pieces(count: int, dtype: str) -> Iterator[tuple[int, int]]:

@@ -69,6 +69,20 @@ def test_a_whole_tile_moves_no_element_alone(vector: str) -> None:
         assert text.count("store <8 x float>") == 8
 
 
+@pytest.mark.parametrize("width", [32, 28, 27, 26])
+def test_a_run_over_two_unrolled_loops_is_one(width: int) -> None:
+    """Four neighbours in each of two iterations: eight are transposed together, and what is left of a row apart."""
+    c = turned("float32", (width, 24))
+    steps = "split t0 i0 8\nsplit t0 i1 8 4\norder t0 i0.0 i1.0 i1.1 i1.2 i0.1\nvectorize t0 i0.1\n"
+    steps += "unroll t0 i1.1\nunroll t0 i1.2"
+    check(c, steps)
+    if width == 32:
+        text = ir(c, steps)
+        assert text.count("store <8 x float>") == 8
+        assert "store <4 x float>" not in text
+        assert "extractelement" not in text
+
+
 def test_streamed_lines_are_whole_where_they_are_aligned() -> None:
     text = ir(turned("float32", (64, 64)), tiled("i0", 8, "i1", 16, True))
     assert text.count("store <16 x float>") == text.count("align 64, !nontemporal") == 8
