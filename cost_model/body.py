@@ -247,14 +247,20 @@ def _tile_registers(a: Access, s: StageModel, width: Mapping[str, Any], register
 
 
 def transposed(a: Access, s: StageModel, width: Mapping[str, Any]) -> Any:
-    """How many neighbours of an access that jumps from lane to lane an unrolled loop walks, or None: such a tile is
-    moved as contiguous vectors and transposed in registers."""
+    """How many neighbours of an access that jumps from lane to lane an unrolled loop walks (stores: or several, where one goes on
+    from the end of the other), or None: such a tile is moved as contiguous vectors and transposed in registers."""
     if a.indirect or a.packed or s.vector is None or (s.guards and not a.store) or a.stride(s.vector) in (0, 1):
         return None
     if a.store and s.reducer is not None:
         return None
     near = [x for x in a.axes() if x != s.vector and x in width and a.stride(x) == 1]
-    return np.minimum(width[near[0]], float(MOST_ROWS)) if near else None
+    if not near:
+        return None
+    rows: Any = width[near[0]]
+    for x in sorted(a.axes() - {s.vector, near[0]}, key=a.stride) if a.store else ():
+        longer = rows * width.get(x, 1.0)
+        rows = np.where((rows == a.stride(x)) & (longer <= MOST_ROWS), longer, rows)
+    return np.minimum(rows, float(MOST_ROWS))
 
 
 def _pieces(width: Any, lanes: int) -> Any:

@@ -67,15 +67,22 @@ class Access:
         return np.minimum(out, self.total)
 
     def lines(self, span: Mapping[str, Any], line: int) -> Any:
-        """Cache lines touched: rows of the innermost dimension are rounded up to whole lines, unless the
-        copy is packed."""
+        """Cache lines touched: rows are rounded up to whole lines, unless the copy is packed. A row runs on through the innermost
+        dimensions as long as they are covered whole."""
         elements = self.footprint(span)
         if self.packed or not self.dims:
             return np.ceil(elements * self.nbytes / line)
         inner: Any = 1.0
-        for a, c in self.dims[-1][1]:
-            inner = inner + abs(c) * (span.get(a, 1.0) - 1.0)
-        inner = np.minimum(inner, self.dims[-1][0])
+        whole: Any = True
+        for size, terms in reversed(self.dims):
+            extent: Any = 1.0
+            for a, c in terms:
+                extent = extent + abs(c) * (span.get(a, 1.0) - 1.0)
+            extent = np.minimum(extent, size)
+            inner = np.where(whole, inner * extent, inner)
+            whole = whole & (extent >= size)
+            if not np.any(whole):
+                break
         row = np.maximum(np.ceil(inner * self.nbytes / line), 1.0)
         sparse = np.minimum(row, inner)
         return elements / np.maximum(inner, 1.0) * sparse
