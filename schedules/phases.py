@@ -1,8 +1,9 @@
 """Phases: the workload rewritten so that it can be tiled.
 
 Decisions of a schedule are taken here, before any loop exists: which convolutions are computed by another
-algorithm (:mod:`~tilewright.schedules.winograd`), which stages are inlined, which are computed in blocks
-(:mod:`~tilewright.schedules.blocks`), which are computed inside another stage's loops, and therefore which
+algorithm (:mod:`~tilewright.schedules.winograd`), which stages are inlined, which axes of the output are walked as
+two (:mod:`~tilewright.schedules.divide`), which stages are computed in blocks (:mod:`~tilewright.schedules.blocks`),
+which are computed inside another stage's loops, and therefore which
 become loop programs of their own (phases, run one after the other). In a phase
 
 - axes that walk in step through all its stages have one name (the *leader's* axis names), axes of extent 1
@@ -29,17 +30,18 @@ from tilewright.graph.traverse import loads, rewrite, show
 from tilewright.graph.workload import Workload
 from tilewright.schedules.blocks import split_off
 from tilewright.schedules.collapse import collapse
+from tilewright.schedules.divide import divide
 from tilewright.schedules.falling import falling
 from tilewright.schedules.phase import ACC, Phase, PStage
 from tilewright.schedules.rewrites import flatten, give_leaders, hand_on_factors, inline, resolve_views
-from tilewright.schedules.steps import At, Block, Inline, Schedule, Step, Winograd, check
+from tilewright.schedules.steps import At, Block, Divide, Inline, Schedule, Step, Winograd, check
 from tilewright.schedules.winograd import expand
 
 
 def phases(workload: Workload, schedule: Schedule) -> list[Phase]:
     """Split a workload into phases, in execution order. Raises ScheduleError where a decision is not
     legal."""
-    steps = tuple(s for s in schedule.steps if isinstance(s, (Winograd, Inline, Block, At)))
+    steps = tuple(s for s in schedule.steps if isinstance(s, (Winograd, Inline, Divide, Block, At)))
     structure = tuple((s.stage, s.leader) if isinstance(s, At) else s for s in steps)
     loops = {s.stage: s.loop for s in steps if isinstance(s, At)}
     return [
@@ -54,7 +56,7 @@ class _Decisions:
     have the same phases."""
 
     workload_hash: str
-    structure: tuple[Winograd | Inline | Block | tuple[str, str], ...]
+    structure: tuple[Winograd | Inline | Divide | Block | tuple[str, str], ...]
     workload: Workload = field(compare=False)
     steps: tuple[Step, ...] = field(compare=False)
 
@@ -69,6 +71,9 @@ def _phases(of: _Decisions) -> tuple[Phase, ...]:
             stages = expand(stages, step)
     inlined = [s.stage for s in of.steps if isinstance(s, Inline)]
     stages = falling(inline(stages, inlined, workload))
+    for step in of.steps:
+        if isinstance(step, Divide):
+            stages = divide(stages, step, workload.output)
     for step in of.steps:
         if isinstance(step, Block):
             stages = split_off(stages, step)

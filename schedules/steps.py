@@ -9,6 +9,8 @@ has one loop, ``i.0``. Factors need not divide: a remainder becomes a second bod
                        S becomes the stages ``S_data``, ``S_col``, ``S_in``, ``S_mul`` (the products), ``S_row``, ``S_out``,
                        stored with neighbouring ``tiles`` or ``channels`` side by side
 ``inline S``           compute S where it is read. ``t = relu(c); y = t * 2``  ->  ``y = relu(c) * 2``
+``divide S AXIS N``    walk an axis of the output S as two, blocks of N (which divides its extent) and inside a block, named
+                       ``AXISa`` and ``AXISb``. ``y[i] = t[i // N, i % N]``  ->  ``y[a, b] = t[a, b]``, in step with ``t``
 ``at S L LOOP``        compute S inside the named loop of stage L (``tile``: inside the innermost one that stays a loop), into a
                        local buffer that holds just what the loop needs. Where L is itself computed inside a stage,
                        ``tile`` computes S inside all loops of L, just before each element is read
@@ -68,6 +70,14 @@ class Winograd(Step):
 @dataclass(frozen=True, order=True, slots=True)
 class Inline(Step):
     """``t = f(c); y = g(t)``  ->  ``y = g(f(c))``."""
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Divide(Step):
+    """``y[i] = f(i)``  ->  ``y[a, b] = f(size * a + b)``  (:mod:`tilewright.schedules.divide`)."""
+
+    axis: str
+    size: int
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -156,6 +166,7 @@ KEYWORDS: dict[type[Step], str] = {
     Unroll: "unroll",
     Spread: "spread",
     Pack: "pack",
+    Divide: "divide",
     Block: "block",
     InPlace: "inplace",
     Stream: "stream",

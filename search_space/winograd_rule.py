@@ -1,7 +1,8 @@
 """The Winograd rule: convolutions with windows of three, by minimal filtering over tiles of 2 or 4 outputs.
 
-Loop programs: the transform of the data, the products of every point as tiled matrix products, the transform back, and what
-follows the convolution. What is searched is the tile size, the products, and what lies side by side between the transforms:
+Loop programs: the transform of the data, the products of every point as tiled matrix products, and the transform back with what
+follows the convolution, tile by tile. Where the tiles do not divide the output, the transform back stores its tiles, and what follows
+is a program of its own. What is searched is the tile size, the products, and what lies side by side between the transforms:
 
 - *tiles*: vectors along a row of tiles; a plane of the data is padded where it is transformed, and stays in the first cache;
 - *channels*: vectors along the channels, whatever the size of the planes; pixels are transposed in registers on the way in
@@ -10,15 +11,17 @@ follows the convolution. What is searched is the tile size, the products, and wh
 
 from __future__ import annotations
 
-from tilewright.graph.expr import Load
+from tilewright.graph.expr import Load, Op, Var
 from tilewright.graph.traverse import loads, variables
 from tilewright.graph.workload import Workload
+from tilewright.schedules.divide import INNER, OUTER
 from tilewright.schedules.factors import product_factors
 from tilewright.schedules.phase import ACC, Phase, PStage
 from tilewright.schedules.phases import phases
-from tilewright.schedules.rewrites import resolve_views
+from tilewright.schedules.rewrites import inline, resolve_views
 from tilewright.schedules.steps import (
     At,
+    Divide,
     Inline,
     Order,
     Parallel,
@@ -31,7 +34,18 @@ from tilewright.schedules.steps import (
     Winograd,
 )
 from tilewright.schedules.target import Target
-from tilewright.schedules.winograd import COLUMNS, DATA, LAYOUTS, POINTS, ROWS, TILES, TRANSFORMS, WEIGHTED, convolution
+from tilewright.schedules.winograd import (
+    COLUMNS,
+    DATA,
+    LAYOUTS,
+    POINTS,
+    ROWS,
+    TILES,
+    TRANSFORMS,
+    WEIGHTED,
+    convolution,
+    expand,
+)
 from tilewright.search_space.injective_rule import copy_steps
 from tilewright.search_space.prologue import Plan, is_padding, plan, worth_threads
 from tilewright.search_space.register_tile import spatial_sketch
@@ -89,20 +103,45 @@ class _Rule:
         into, back = name + WEIGHTED, name + TILES
         inside = [name + DATA] + ([name + COLUMNS] if self.windows > 1 else [])
         pads = [r for r in p.roots if is_padding(self.workload.stages[r])]
-        rows = [At(name + ROWS, back, "root")] if self.windows > 1 else []
-        for planes in (pads, []) if pads and not self.channels else ([],):
+        places = [
+            (planes, joined)
+            for joined in self._joined()
+            for planes in ((pads, []) if pads and not self.channels else ([],))
+        ]
+        for planes, joined in places:
+            last = self.workload.output if joined else back
+            rows = [At(name + ROWS, last, "root")] if self.windows > 1 else []
+            rows += [At(back, last, "root")] if joined else []
             ats = [At(s, into, "root") for s in (*planes, *inside)]
             try:
-                parts = phases(self.workload, Schedule((*base, *ats, *rows)))
+                parts = phases(self.workload, Schedule((*base, *joined, *ats, *rows)))
                 found = {ph.leader.name: ph for ph in parts}
-                fixed = self._data(found[into], planes) + self._result(found[back])
+                fixed = self._data(found[into], planes)
+                fixed += self._written(found[last], joined) if joined else self._result(found[last])
                 for other in parts:
-                    if other.leader.name not in (into, back, name + POINTS):
+                    if other.leader.name not in (into, last, name + POINTS):
                         fixed += self._copy(other.leader)
             except (ScheduleError, _Unsuited):
                 continue
-            return self._products(found[name + POINTS], base, fixed)
+            return self._products(found[name + POINTS], [*base, *joined], fixed)
         return []
+
+    def _joined(self) -> list[tuple[Divide, ...]]:
+        """The steps with which the output is walked tile by tile, where tiles divide it, and none: then tiles are stored."""
+        stages = expand(resolve_views(self.workload), self.step)
+        inlined = [*self.plan.inlined, *([self.step.stage] if self.plan.leader is not None else [])]
+        last = next(s for s in inline(stages, inlined, self.workload) if s.output == self.workload.output)
+        axes = [a for a, _ in last.axes]
+        tiles = {
+            i.args[0].name: None
+            for load in loads(last.body)
+            if load.tensor == self.step.stage + TILES
+            for i in load.index
+            if isinstance(i, Op) and i.kind == "floordiv" and isinstance(i.args[0], Var)
+        }
+        if len(tiles) != self.windows or any(last.extents[a] % self.step.tile for a in tiles):
+            return [()]
+        return [tuple(Divide(last.output, a, self.step.tile) for a in axes if a in tiles), ()]
 
     def _data(self, phase: Phase, planes: list[str]) -> Steps:
         """The data's transform: all points of one vector of tiles or channels."""
@@ -146,6 +185,46 @@ class _Rule:
             steps += [At(s.name, leader.name, f"{vector}.0"), Order(s.name, (*loops, f"{vector}.1"))]
             steps += [Unroll(s.name, f"{a}.0") for a in own]
         return [*steps, Parallel(leader.name, len(outer) + 1)] if self.threads else steps
+
+    def _written(self, phase: Phase, joined: tuple[Divide, ...]) -> Steps:
+        """The transform back at the output: a few tiles of a row and one vector of channels, or one vector of tiles, which are
+        transposed in registers on their way to rows of pixels."""
+        leader = phase.leader
+        around, places = [s.axis + OUTER for s in joined], [s.axis + INNER for s in joined]
+        outer = [a for a, _ in leader.axes if a not in (*around, *places)]
+        if len(phase.stages) != self.windows + 1 or not {*around, *places} <= set(leader.extents):
+            raise _Unsuited
+        row = around[-1]
+        rows = [f"{a}.0" for a in places]
+        steps: Steps = []
+        width = self.target.lanes(leader.body.dtype)
+        if self.channels:
+            if not outer:
+                raise _Unsuited
+            vector, beside = outer[-1], min(ACROSS // self.step.tile, leader.extents[row])
+            loops = [f"{a}.0" for a in (*outer[:-1], *around[:-1], vector, row)]
+            if (
+                leader.extents[row] % beside == 0 or leader.extents[vector] % width == 0
+            ):  # four bodies would be much code
+                steps.append(Split(leader.name, row, (beside,)))
+                rows.insert(-1, f"{row}.1")
+        else:
+            if leader.extents[row] < width:  # stored tiles are one row for all of them
+                raise _Unsuited
+            vector = row
+            loops = [f"{a}.0" for a in (*outer, *around)]
+        lane = f"{vector}.1"
+        steps.append(Split(leader.name, vector, (min(width, leader.extents[vector]),)))
+        steps.append(Order(leader.name, (*loops, *rows, lane)))
+        steps += [*(Unroll(leader.name, lp) for lp in rows), Vectorize(leader.name, lane)]
+        inner = [lp for lp in (f"{row}.1", *(f"{a}.0" for a in places)) if lp in rows]
+        for s in phase.stages[:-1]:
+            own = [f"{a}.0" for a, _ in s.axes if a not in leader.extents]
+            at = rows[0] if not own and len(places) > 1 else loops[-1]  # one row of a tile after the other
+            mine = [lp for lp in inner if lp.rsplit(".", 1)[0] in s.extents and lp != at]
+            steps += [At(s.name, leader.name, at), Order(s.name, (*own, *mine, lane))]
+            steps += [Unroll(s.name, lp) for lp in own]
+        return [*steps, Parallel(leader.name, len(loops) - 1)] if self.threads else steps
 
     def _copy(self, leader: PStage) -> Steps:
         """What is not searched: padded copies, and the output. With channels side by side the output reads vectors of

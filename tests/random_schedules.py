@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from helpers import host
+from tilewright.graph.stage import Stage
 from tilewright.graph.workload import Workload
 from tilewright.schedules.blocks import BLOCK
 from tilewright.schedules.factors import product_factors
@@ -19,6 +20,7 @@ from tilewright.schedules.rewrites import resolve_views
 from tilewright.schedules.steps import (
     At,
     Block,
+    Divide,
     Inline,
     InPlace,
     Order,
@@ -205,6 +207,15 @@ class _Composer:
                 steps.append(InPlace(stage.name))
         return steps
 
+    def divided(self, output: Stage, tiles: list[int]) -> list[Divide]:
+        """Some axes of the output as two, mostly by the size of a tile that is computed."""
+        out: list[Divide] = []
+        for a, extent in output.axes:
+            sizes = [n for n in (*tiles, 2, 3, 4) if extent % n == 0]
+            if sizes and self.chance(0.7 if tiles and sizes[0] in tiles else 0.15):
+                out.append(Divide(output.output, a, sizes[0] if self.chance(0.8) else int(self.pick(*sizes))))
+        return out
+
     def compose(self) -> Schedule:
         for _ in range(8):
             minimal = [
@@ -222,7 +233,8 @@ class _Composer:
             blocked = [n for n, s in stages.items() if s.reducer is None and n not in inlined and self.chance(0.2)]
             listing = [[n + BLOCK, n] if n in blocked else [n] for n in stages if n not in inlined]
             kept = [n for names in listing for n in names if n != self.workload.output]
-            base: list[Step] = [*minimal, *(Inline(n) for n in inlined), *(Block(n) for n in blocked)]
+            divided = self.divided(stages[self.workload.output], [s.tile for s in minimal])
+            base: list[Step] = [*minimal, *(Inline(n) for n in inlined), *divided, *(Block(n) for n in blocked)]
             later = dict(pairwise([*kept, self.workload.output]))
             into = {n: later[n] if self.chance(0.2) else self.workload.output for n in kept if self.chance(0.6)}
             into |= {n + BLOCK: n for n in blocked if self.chance(0.7)}

@@ -17,6 +17,7 @@ from tilewright.schedules.kernel import build
 from tilewright.schedules.steps import (
     At,
     Block,
+    Divide,
     Inline,
     InPlace,
     Order,
@@ -51,6 +52,7 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
     st.builds(Stream, NAMES),
     st.builds(InPlace, NAMES),
     st.builds(Block, NAMES),
+    st.builds(Divide, NAMES, NAMES, COUNTS),
 )
 
 

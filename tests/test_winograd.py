@@ -55,7 +55,9 @@ def test_every_size_gives_what_the_convolution_means(tile: int, layout: str, siz
     check(c, Schedule((Winograd(reduction(c), tile, layout),)))
 
 
-@pytest.mark.parametrize(("size", "relu", "threads"), [((6, 6), True, 1), ((7, 9), False, 2), ((16,), True, 2)])
+@pytest.mark.parametrize(
+    ("size", "relu", "threads"), [((6, 6), True, 1), ((7, 9), False, 2), ((16,), True, 2), ((8, 44), True, 2)]
+)
 def test_the_sketches_apply_and_are_right(size: tuple[int, ...], relu: bool, threads: int) -> None:
     c = conv(channels=9, filters=20, size=size, relu=relu)
     sketches = [s for s in space(c.workload, host(threads)).sketches if s.name.startswith("winograd")]
@@ -65,6 +67,31 @@ def test_the_sketches_apply_and_are_right(size: tuple[int, ...], relu: bool, thr
         rows = enumerate_points(s).rows
         for row in [dict(s.preferred), s.row(rows[int(rng.integers(len(rows)))])]:
             check(c, s.schedule(row), threads)
+
+
+@pytest.mark.parametrize(("size", "joined"), [((8, 44), True), ((44,), True), ((8, 42), False), ((42,), False)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_where_tiles_divide_the_output_they_are_not_stored(size: tuple[int, ...], joined: bool, layout: str) -> None:
+    """They are transformed back, added to what is added and written a few at a time; 44 is no multiple of two tiles of four, nor
+    are 11 tiles of a vector."""
+    rng = np.random.default_rng(0)
+    data = {"x": rng.standard_normal((2, 9, *size)), "w": rng.standard_normal((20, 9, *[3] * len(size)))}
+    data = {n: a.astype(np.float32) for n, a in data.items()} | {
+        "r": rng.standard_normal((2, 20, *size)).astype(np.float32),
+        "b": rng.standard_normal(20).astype(np.float32),
+    }
+
+    def make(g: Graph) -> Tensor:
+        w, b = g.constant(data["w"], "w"), g.constant(data["b"], "b")
+        y = ops.conv(g.input("x", data["x"].shape), w, b, pads=[1] * 2 * len(size))
+        return ops.relu(ops.add(y, g.input("r", data["r"].shape)))
+
+    c = case(make, data)
+    found = [s for s in space(c.workload, host()).sketches if s.name.startswith("winograd4") and layout in s.name]
+    for s in found:
+        program = check(c, s.schedule(s.preferred))
+        assert (f"{reduction(c)}_out" in {b.name for b in program.shared}) != joined
+    assert found
 
 
 def test_products_by_point_leave_no_choices_in_the_code() -> None:
