@@ -164,7 +164,7 @@ def _moves(
     """Kind of access, its distinct memory operations in one body, the shuffles they need, and the values that are
     kept from step to step because windows overlap."""
     v = s.vector
-    other: Any = 1.0
+    other: Any = float(a.places)
     kept: Any = 0.0
     beside: Any = 1.0
     for _, terms in a.dims:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,8 @@ class Access:
     packed: bool
     constant: bool
     indirect: bool
+    places: int = 1
+    """At how many places it is read in the dimensions that no axis walks (the points of a transform)."""
 
     def axes(self) -> set[str]:
         """Axes the address depends on."""
@@ -58,7 +60,7 @@ class Access:
 
     def footprint(self, span: Mapping[str, Any]) -> Any:
         """Elements touched while each axis ``a`` covers ``span[a]`` values."""
-        out: Any = 1.0
+        out: Any = float(self.places)
         for size, terms in self.dims:
             extent: Any = 1.0
             for a, c in terms:
@@ -103,13 +105,16 @@ def accesses(stage: PStage, phase: Phase, sketch: Sketch) -> list[Access]:
             computed |= own
             found = _copy(factor, stage.extents, {load.tensor for load in own} <= constants)
             out[found.tensor, found.dims] = found
+    fixed: dict[tuple[Any, ...], set[tuple[int, ...]]] = {}
     for load in loads(stage.body):
         if load in computed:
             continue
         if load.tensor in phase.local:
             continue
         found = access(load, types[load.tensor], stage.extents, load in packed, load.tensor in constants)
-        out[found.tensor, found.dims] = found
+        places = fixed.setdefault((found.tensor, found.dims), set())
+        places.add(_place(load, types[load.tensor]))
+        out[found.tensor, found.dims] = replace(found, places=len(places))
     if stage is phase.leader:
         t = types[stage.name]
         inner = 1
@@ -152,6 +157,19 @@ def access(load: Load, t: TensorType, extents: Mapping[str, int], packed: bool, 
         terms[k].append((a, max(1, abs(c) // strides[k])))
     dims = _merged([(s, tuple(x)) for s, x in zip(t.shape, terms, strict=True) if x or s > 1], extents)
     return Access(load.tensor, nbytes, t.size, tuple(dims), False, packed, constant, False)
+
+
+def _place(load: Load, t: TensorType) -> tuple[int, ...]:
+    """Where a load is in the dimensions that no axis walks."""
+    flat = affine(load.index[0])
+    if flat is None:
+        return ()
+    walked = [abs(c) for _, c in flat.terms]
+    rest, out = flat.const, []
+    for size, stride in zip(t.shape, t.strides, strict=True):
+        if not any(stride <= c < stride * size for c in walked):
+            out.append(rest // stride % size)
+    return tuple(out)
 
 
 def _merged(dims: list[tuple[int, Terms]], extents: Mapping[str, int]) -> list[tuple[int, Terms]]:

@@ -75,11 +75,8 @@ def test_where_tiles_divide_the_output_they_are_not_stored(size: tuple[int, ...]
     """They are transformed back, added to what is added and written a few at a time; 44 is no multiple of two tiles of four, nor
     are 11 tiles of a vector."""
     rng = np.random.default_rng(0)
-    data = {"x": rng.standard_normal((2, 9, *size)), "w": rng.standard_normal((20, 9, *[3] * len(size)))}
-    data = {n: a.astype(np.float32) for n, a in data.items()} | {
-        "r": rng.standard_normal((2, 20, *size)).astype(np.float32),
-        "b": rng.standard_normal(20).astype(np.float32),
-    }
+    shapes = {"x": (2, 9, *size), "w": (20, 9, *[3] * len(size)), "r": (2, 20, *size), "b": (20,)}
+    data = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
 
     def make(g: Graph) -> Tensor:
         w, b = g.constant(data["w"], "w"), g.constant(data["b"], "b")
