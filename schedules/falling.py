@@ -38,9 +38,10 @@ def _marked(stage: Stage, largest: Mapping[str, Stage]) -> Stage:
             return None
         x = e.args[0]
         low = (e in summed and _has_bound(x)) or _is_below_maximum(x, stage, largest)
-        return Op(e.dtype, FALLING, (x,)) if low else None
+        return Op(e.dtype, FALLING, (rewrite(x, rule, memo),)) if low else None  # what is shared stays shared
 
-    body = rewrite(stage.body, rule)
+    memo: dict[Expr, Expr] = {}
+    body = rewrite(stage.body, rule, memo)
     return stage if body is stage.body else replace(stage, body=body)
 
 

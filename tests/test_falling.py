@@ -35,6 +35,21 @@ def test_a_bounded_exponential_beside_a_constant_is_recognised() -> None:
     assert marked(lambda a: a * (unary("exp", minimum(a * 3, 0)) - 1))
 
 
+def test_what_is_shared_stays_shared() -> None:
+    """One exponential within another is marked at every place where it stands."""
+
+    def twice(a: Expr) -> Expr:
+        inner = unary("exp", minimum(a, 20)) + 2
+        return inner * (unary("exp", minimum(inner, 20)) + 2)
+
+    g = Graph()
+    g.output(elementwise("f", twice, g.input("x", (5,))))
+    (stage,) = falling([n for n in g.nodes if isinstance(n, Stage)])
+    kinds = [e.kind for e in walk(stage.body) if isinstance(e, Op)]
+    assert kinds.count(FALLING) == 2
+    assert "exp" not in kinds
+
+
 def test_a_bound_or_a_constant_alone_is_not_enough() -> None:
     assert not marked(lambda a: unary("exp", minimum(a, 20)))
     assert not marked(lambda a: unary("exp", a) + 2)
