@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from helpers import Case, case, check, host, oracle, run
+from tilewright.cost_model.analysis import analyse
 from tilewright.graph import ops
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.measure.policy import Policy
@@ -89,6 +90,17 @@ def test_where_tiles_divide_the_output_they_are_not_stored(size: tuple[int, ...]
         program = check(c, s.schedule(s.preferred))
         assert (f"{reduction(c)}_out" in {b.name for b in program.shared}) != joined
     assert found
+
+
+def test_the_prior_sees_every_point_that_is_read() -> None:
+    """The transform back reads each product once; loads of different points are not one."""
+    c = conv(channels=64, filters=64, size=(56, 56))
+    s = next(s for s in space(c.workload, host()).sketches if s.name.startswith("winograd4[3x3,channels"))
+    rows = np.array([list(s.preferred.values())])
+    stages = {x.model.name: x for p in analyse(s, rows).phases for x in p.stages}
+    products = 36 * 14 * 14 * 64 * 4
+    moved = float(stages[f"{reduction(c)}_row"].traffic[1][0])
+    assert products <= moved <= 1.5 * products
 
 
 def test_products_by_point_leave_no_choices_in_the_code() -> None:
