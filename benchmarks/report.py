@@ -203,8 +203,8 @@ def operators_text(rows: Sequence[Row], suite: str) -> str:
     ratios = sorted(r["ratio"] for r in rows)
     peers = sorted({p for r in rows for p in r["peers"]})
     slower = [r for r in ratios if r < 1]
-    range_text = f", the others at {slower[0]:.2f} to {slower[-1]:.2f}" if len(slower) > 1 else ""
-    range_text = f", the other at {slower[0]:.2f}" if len(slower) == 1 else range_text
+    extremes = list(dict.fromkeys(f"{r:.2f}" for r in (slower[:1] + slower[-1:])))
+    range_text = f", the other{'s' if len(slower) > 1 else ''} at {' to '.join(extremes)}" if slower else ""
     mean = geometric_mean(ratios) or 0.0
     return (
         f"{SUITE_TITLES.get(suite, suite)}, against the best of {', '.join(peers)} in each row: geometric mean {mean:.2f} over "

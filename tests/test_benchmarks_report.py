@@ -184,6 +184,9 @@ def test_sentences_about_operators() -> None:
     assert "1 at least as fast, the other at 0.70." in report.operators_text(
         [op_row("a", r) for r in (1, 0.7)], "peers"
     )
+    assert "1 at least as fast, the others at 0.70." in report.operators_text(
+        [op_row("a", r) for r in (1, 0.7, 0.701)], "peers"
+    )
     assert report.operators_text([], "peers") == ""
 
 
