@@ -62,20 +62,17 @@ def _plain_divisor(v: Value) -> bool:
     )
 
 
-def _floordiv(fn: Function, a: list[Value], dtype: str, lanes: int) -> Value:
-    if not _plain_divisor(a[1]):
-        safe, bad = _safe_divisor(fn, a[0], a[1])
-        q, _ = _floor_parts(fn, [a[0], safe], dtype, lanes)
-        return fn.op(f"select {bad.typed}, {q.type} {splat_literal(0, dtype, lanes)}, {q.typed}", dtype, lanes)
-    return _floor_parts(fn, a, dtype, lanes)[0]
+def _floored(part: int) -> Emit:
+    """The quotient (0) or the remainder (1) of a division that rounds down; 0 where there is none."""
 
-
-def _mod(fn: Function, a: list[Value], dtype: str, lanes: int) -> Value:
-    if not _plain_divisor(a[1]):
+    def emit(fn: Function, a: list[Value], dtype: str, lanes: int) -> Value:
+        if _plain_divisor(a[1]):
+            return _floor_parts(fn, a, dtype, lanes)[part]
         safe, bad = _safe_divisor(fn, a[0], a[1])
-        _, r = _floor_parts(fn, [a[0], safe], dtype, lanes)
-        return fn.op(f"select {bad.typed}, {r.type} {splat_literal(0, dtype, lanes)}, {r.typed}", dtype, lanes)
-    return _floor_parts(fn, a, dtype, lanes)[1]
+        v = _floor_parts(fn, [a[0], safe], dtype, lanes)[part]
+        return fn.op(f"select {bad.typed}, {v.type} {splat_literal(0, dtype, lanes)}, {v.typed}", dtype, lanes)
+
+    return emit
 
 
 def _fmod(fn: Function, a: list[Value], dtype: str, lanes: int) -> Value:
@@ -142,8 +139,8 @@ INTEGER_OPS: dict[str, Emit] = {
     "sub": instruction("sub"),
     "mul": instruction("mul"),
     "div": _divide,
-    "floordiv": _floordiv,
-    "mod": _mod,
+    "floordiv": _floored(0),
+    "mod": _floored(1),
     "fmod": _fmod,
     "pow": _int_pow,
     "max": _int_minmax("max"),

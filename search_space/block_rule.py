@@ -42,8 +42,7 @@ def block_sketches(
     """Sketches that read along ``axis``; none where that is the output's own axis, or where the second cache holds all. Where the
     last cache does not, the output may be stored past it."""
     last, extent = leader.axes[-1]
-    dtype = leader.body.dtype
-    lanes = target.lanes("float32" if dtype == "bool" else dtype)
+    lanes = vector_width(target, leader)
     nbytes = SIZES[workload.types[workload.output].dtype]
     if axis == last or min(extent, leader.extents[axis]) < 2 * lanes or workload.min_bytes <= target.l2_bytes:
         return []
@@ -102,6 +101,12 @@ def block_sketches(
             )
         )
     return out
+
+
+def vector_width(target: Target, leader: PStage) -> int:
+    """Lanes of a vector of what a chain computes."""
+    dtype = leader.body.dtype
+    return target.lanes("float32" if dtype == "bool" else dtype)
 
 
 def _fits(nbytes: int, most: int) -> Constraint:

@@ -12,7 +12,7 @@ from tilewright.schedules.steps import Order, Parallel, Schedule, Step, Stream, 
 from tilewright.schedules.steps import Split as SplitStep
 from tilewright.schedules.target import Target
 from tilewright.schedules.write_transposed import MOST_ROWS
-from tilewright.search_space.block_rule import block_sketches, near, parallel_loops
+from tilewright.search_space.block_rule import block_sketches, near, parallel_loops, vector_width
 from tilewright.search_space.prologue import plan, worth_threads
 from tilewright.search_space.sketch import Constraint, Open, Param, Sketch
 
@@ -58,11 +58,6 @@ def _vector_axes(leader: PStage) -> list[str]:
     return [a for a in out if leader.extents[a] > 1][:2]
 
 
-def _width(target: Target, leader: PStage) -> int:
-    dtype = leader.body.dtype
-    return target.lanes("float32" if dtype == "bool" else dtype)
-
-
 def _sketch(
     workload: Workload,
     target: Target,
@@ -72,7 +67,7 @@ def _sketch(
     extra: list[Step | Open],
     stream: bool,
 ) -> Sketch:
-    lanes = _width(target, leader)
+    lanes = vector_width(target, leader)
     extent = leader.extents[axis]
     last = leader.axes[-1][0]
     widths = tuple(w for w in (lanes, 2 * lanes, 4 * lanes) if w <= extent) or (extent,)
@@ -136,7 +131,7 @@ def copy_steps(leader: PStage, target: Target) -> list[Step | Open]:
     """Fixed steps for a phase that is not searched (a padded copy): vectors along the last axis, outer loops parallel."""
     if not leader.axes:
         return []
-    lanes = _width(target, leader)
+    lanes = vector_width(target, leader)
     axis, extent = leader.axes[-1]
     width = min(2 * lanes, extent)
     steps: list[Step | Open] = [SplitStep(leader.name, axis, (width,)), Vectorize(leader.name, f"{axis}.1")]
