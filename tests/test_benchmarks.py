@@ -60,7 +60,6 @@ def test_onnx_means_the_reference(w: Workload) -> None:
 
 @pytest.mark.parametrize("w", SMALL, ids=lambda w: str(w.name))
 def test_numpy_peer_means_the_reference(w: Workload) -> None:
-    pytest.importorskip("threadpoolctl")
     arrays = w.arrays()
     side = NumpyPeer(1).side(w, arrays)
     side.call()
@@ -294,7 +293,6 @@ def test_ops_without_tuning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The whole program on two small operators, with NumPy as the peer."""
-    pytest.importorskip("threadpoolctl")
     monkeypatch.setattr(bench_ops, "suite", lambda name: suite(name, 24))
     monkeypatch.setattr(common, "share_openmp", lambda: None)  # an OpenMP runtime is loaded already
 
@@ -344,7 +342,6 @@ def test_image_like() -> None:
 
 def test_search_by_replay(tmp_path: Path) -> None:
     """A made-up table: its best is known, every strategy reaches it once the space is used up, and regret only falls."""
-    pytest.importorskip("optuna")
     target = tilewright.Target.host(1)
     (task,) = extract(search.matmul_graph(32), target)
     small = measured_space.thinned(space(task.workload, target), 24)
