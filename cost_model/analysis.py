@@ -220,10 +220,10 @@ def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int, e
     lines = sum((f[near].moved for f in feet), zero)
     return StageCost(
         s,
-        tile_cost(s, target, n),
-        tuple(moved),
-        tuple(scattered),
-        tuple(starts),
+        tile_cost(s, target, n).times(s.overlap),
+        tuple(m * s.overlap for m in moved),
+        tuple(m * s.overlap for m in scattered),
+        tuple(m * s.overlap for m in starts),
         zero if everything is None else zero + sum(2.0 * s.points * a.nbytes for a in s.near),
         (sets[max(deep - 1, 0)], sets[near], sets[0]),
         sum((f[near].pages for f in feet), zero),

@@ -9,7 +9,7 @@ apart, because a thin last tile has too few accumulators to keep the multipliers
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,11 @@ class TileCost:
     guards: Floats
     code: Floats
     """Operations of all kinds of tile together."""
+
+    def times(self, k: Floats | float) -> TileCost:
+        """The cost where everything is computed ``k`` times."""
+        names = ("cycles", "fma", "load", "latency", "front", "overhead", "spill")
+        return replace(self, **{name: getattr(self, name) * k for name in names})
 
 
 def tile_cost(s: StageModel, target: Target, n: int) -> TileCost:

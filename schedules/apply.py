@@ -19,6 +19,7 @@ from tilewright.schedules.phase import Phase, PStage
 from tilewright.schedules.phases import phases
 from tilewright.schedules.placement import Placement
 from tilewright.schedules.producers import local_buffer, output_buffer, produce, reusable_buffer
+from tilewright.schedules.region import narrowed, ragged
 from tilewright.schedules.state import Dyn, State, start
 from tilewright.schedules.statements import Statements
 from tilewright.schedules.steps import Schedule, check
@@ -83,6 +84,7 @@ class _Builder:
         self.placement = Placement(phase, schedule)
         self.statements = Statements(phase)
         self.packing = Packing(self.placement, self.statements, constants)
+        self.whole = self.placement.packed_before()
 
     def build(self) -> Node:
         """The loops of the phase; what it packs before them is left in ``packing``."""
@@ -122,6 +124,11 @@ class _Builder:
         if not names:
             return self._loop(position, state)
         stage = self.phase.stage(names[0])
+        if position:
+            unknown = ragged(stage, self.phase, state)
+            if unknown is not None:
+                return resolve(unknown, state, lambda s: self._attach(names, position, s))
+            state = narrowed(stage, self.phase, self.whole, state)
         reused = reusable_buffer(stage, self.placement, state)
         local = reused or local_buffer(stage, self.placement, state)
         inner = state.with_local(stage.name, local)

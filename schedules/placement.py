@@ -121,6 +121,17 @@ class Placement:
             f"at {name}: expected a place inside all {parallel} parallel loops or outside of them",
         )
 
+    def packed_before(self) -> set[str]:
+        """Axes of factors that are packed further out than the stage that reads the copy: the copy is found by their loops, which
+        must therefore walk all of them."""
+        out: set[str] = set()
+        for stage in self.phase.stages[:-1]:
+            around = {i.name for i in self.leader.items[: self.position[stage.name]]}
+            for pack in self.loops_of(stage).packs:
+                if pack.loop in around or pack.loop not in {i.name for i in self.loops_of(stage).items}:
+                    out |= {name.rsplit(".", 1)[0] for name in pack.layout}
+        return out
+
     def sizes_of(self, stage: PStage) -> dict[str, tuple[int, ...]]:
         """Tile sizes of a producer: its own, or for the axes it shares with the leader the leader's."""
         return sizes_of(stage, self.schedule, self._inherited(stage))

@@ -23,10 +23,9 @@ from tilewright.schedules.phase import Phase, PStage
 from tilewright.schedules.steps import At, Order, Pack, Parallel, Split, Spread, Stream, Unroll, Vectorize
 from tilewright.search_space.access import Access, Terms, accesses, packed_factors
 from tilewright.search_space.arithmetic import Arithmetic
-from tilewright.search_space.sketch import Open, Sketch, evaluate
+from tilewright.search_space.overlap import Region, regions
+from tilewright.search_space.sketch import Floats, Open, Sketch, evaluate
 from tilewright.search_space.streams import streams
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +66,8 @@ class StageModel:
     """Local tensors in memory (not in registers) that are written at every point."""
     near: tuple[Access, ...] = ()
     """What is read of local tensors in memory."""
+    overlap: Floats | float = 1.0
+    """How often each point is computed on average: more than once where the windows of neighbouring blocks overlap."""
 
     @property
     def points(self) -> float:
@@ -105,7 +106,7 @@ def phase_model(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.in
     outer: dict[str, int] = {leader.name: 0}
     for stage in phase.stages:
         if stage is leader:
-            stages.append(_stage(stage, phase, sketch, leader_sizes, leader_order, kinds, n, True))
+            stages.append(_stage(stage, phase, sketch, leader_sizes, leader_order, kinds, {}, n))
             continue
         at = ats.get(stage.name, "tile")
         dynamic = [k for k, name in enumerate(leader_order) if kinds.get(name) not in ("vector", "unroll")]
@@ -121,13 +122,17 @@ def phase_model(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.in
         sizes = _sizes(stage, sketch, values, {a: s for a, s in leader_sizes.items() if a in spatial}, n)
         own_kinds = _kinds(stage, sketch, {k: v for k, v in kinds.items() if k.rsplit(".", 1)[0] in spatial})
         outside = [o for o in leader_order[:where] if o.rsplit(".", 1)[0] in leader_sizes]
-        outer[stage.name] = len(outside)
-        order = outside + _order(stage, sketch, sizes, first)
+        left = _left(leader, leader_order[:where], leader_sizes)
+        windows = regions(stage, phase, left)
+        around = _around(outside, windows)
+        outer[stage.name] = len(around)
+        order = around + _order(stage, sketch, sizes, first)
         all_sizes = {**leader_sizes, **sizes}
         all_kinds = {**{o: kinds.get(o, "serial") for o in outside}, **own_kinds}
-        stages.append(_stage(stage, phase, sketch, all_sizes, order, all_kinds, n, False))
-        for nbytes, strided, regions in _copies(stage, sketch):
-            pack_bytes, pack_strided, packs = pack_bytes + nbytes, pack_strided + strided, packs + regions
+        costed = _stage(stage, phase, sketch, all_sizes, order, all_kinds, windows, n)
+        stages.append(replace(costed, overlap=_overlap(leader, left, stage, windows)))
+        for nbytes, strided, regions_ in _copies(stage, sketch):
+            pack_bytes, pack_strided, packs = pack_bytes + nbytes, pack_strided + strided, packs + regions_
     parallel: Floats = np.ones(n)
     for loop in stages[-1].loops[:count]:
         parallel = parallel * np.ceil(loop.trips)
@@ -138,6 +143,36 @@ def phase_model(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.in
         for s, m in zip(phase.stages, stages, strict=True)
     )
     return PhaseModel(whole, parallel, position, pack_bytes, pack_strided, packs)
+
+
+def _left(leader: PStage, opened: list[str], sizes: Mapping[str, list[Floats]]) -> dict[str, Any]:
+    """What is left of each axis of the leader inside the loops ``opened``."""
+    out: dict[str, Any] = {}
+    for name in opened:
+        axis, level = name.rsplit(".", 1)
+        inside: list[Any] = [*sizes[axis], 1.0]
+        out[axis] = np.minimum(inside[int(level)], float(leader.extents[axis]))
+    return out
+
+
+def _around(outside: list[str], windows: Mapping[str, Region]) -> list[str]:
+    """The loops around a producer. Those of the leader that bound its windows are, for the producer, loops over blocks of its own
+    axes (level -1)."""
+    out: dict[str, None] = {}
+    for name in outside:
+        bound = [w for w, r in windows.items() if name.rsplit(".", 1)[0] in r.axes]
+        out |= dict.fromkeys([f"{w}.-1" for w in bound] or [name])
+    return list(out)
+
+
+def _overlap(leader: PStage, left: Mapping[str, Any], stage: PStage, windows: Mapping[str, Region]) -> Any:
+    """How often a point of a producer is computed on average, as the windows of blocks overlap."""
+    out: Any = 1.0
+    for axis in {a for r in windows.values() for a in r.axes if a in left}:
+        out = out * leader.extents[axis] / left[axis]
+    for axis, r in windows.items():
+        out = out * r.width / stage.extents[axis]
+    return out
 
 
 def _copies(stage: PStage, sketch: Sketch) -> list[tuple[float, float, int]]:
@@ -225,8 +260,8 @@ def _stage(
     sizes: Mapping[str, list[Floats]],
     order: list[str],
     kinds: Mapping[str, str],
+    windows: Mapping[str, Region],
     n: int,
-    leader: bool,
 ) -> StageModel:
     extents = {
         **{a: e for a, e in phase.leader.extents.items() if any(o.rsplit(".", 1)[0] == a for o in order)},
@@ -237,8 +272,9 @@ def _stage(
         axis, level = name.rsplit(".", 1)
         k = int(level)
         whole = np.full(n, float(extents[axis]))
-        outer = np.minimum(sizes[axis][k - 1], whole) if k else whole
-        cover = np.minimum(sizes[axis][k], outer) if k < len(sizes[axis]) else np.ones(n)
+        block = np.minimum(windows[axis].width, whole) if axis in windows else whole
+        outer = whole if k < 0 else np.minimum(sizes[axis][k - 1], block) if k else block
+        cover = block if k < 0 else np.minimum(sizes[axis][k], outer) if k < len(sizes[axis]) else np.ones(n)
         loops.append(LoopModel(axis, k, kinds.get(name, "serial"), outer / cover, cover))
     vector = next((lp for lp in loops if lp.kind == "vector"), None)
     spread: Floats = np.ones(n)
@@ -266,7 +302,7 @@ def _stage(
         vector.axis if vector is not None else None,
         vector.trips if vector is not None else np.ones(n),
         spread,
-        leader,
+        stage is phase.leader,
         stream,
         guards,
         streams(stage, phase, sketch, loops, n),

@@ -24,6 +24,7 @@ from tilewright.schedules.steps import Schedule, Split, Step
 from tilewright.schedules.target import Target
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Columns = Mapping[str, Ints]
 """Parameter values of N candidates by name."""

@@ -10,19 +10,21 @@ panel of packed weights stays in the first cache while all pixels of the block p
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tilewright.graph.dtypes import SIZES
-from tilewright.graph.traverse import loads, variables
+from tilewright.graph.traverse import variables
 from tilewright.graph.workload import Workload
 from tilewright.schedules.factors import product_factors
-from tilewright.schedules.phase import PStage
-from tilewright.schedules.steps import At, Order, Pack, Parallel, Step, Unroll, Vectorize
+from tilewright.schedules.phase import Phase, PStage
+from tilewright.schedules.steps import At, Order, Pack, Parallel, Split, Step, Unroll, Vectorize
 from tilewright.schedules.target import Target
+from tilewright.search_space.overlap import regions
 from tilewright.search_space.prologue import worth_threads
-from tilewright.search_space.sketch import Columns, Constraint, Ints, Open, Param, Sketch
+from tilewright.search_space.sketch import Columns, Constraint, Floats, Ints, Open, Param, Sketch
 
 COPIED = 8
 """Pixels of a row that are written out together: neighbours are transposed in registers."""
@@ -46,17 +48,25 @@ class _Staged:
 
 
 def staged_sketches(
-    workload: Workload, target: Target, anchor: PStage, leader: PStage, base: list[Step], extra: list[Step | Open]
+    workload: Workload, target: Target, phase: Phase, base: list[Step], extra: list[Step | Open]
 ) -> list[Sketch]:
-    """Staged sketches of a contraction; none for a reduction without two factors that reuse each other."""
+    """Staged sketches of the contraction of a phase; none for a reduction without two factors that reuse each other. What comes before
+    the contraction in the phase are copies that a block of rows reads through windows (padding): they are made for each block."""
+    *copies, anchor, leader = phase.stages
     if anchor.reducer != "sum" or anchor.body.dtype == "bool":
         return []
-    constants = {n for n, _, c in workload.inputs if c}
     out = []
     for roles in _roles(anchor, leader, target):
-        read = {load.tensor for load in loads(product_factors(anchor.body)[roles.packed])}
-        out.append(_sketch(workload, target, roles, read <= constants, base, extra))
+        if copies and (roles.rows is None or not all(_walked(c, roles) for c in copies)):
+            continue
+        out.append(_sketch(workload, target, roles, phase, base, extra))
     return out
+
+
+def _walked(copy: PStage, roles: _Staged) -> bool:
+    """Whether the loops around a block of rows, and none of those inside it, are loops of a copy."""
+    inside = {roles.vector, roles.tile, roles.rows}
+    return bool(copy.axes) and copy.reducer is None and not inside & set(copy.extents)
 
 
 def _roles(anchor: PStage, leader: PStage, target: Target) -> list[_Staged]:
@@ -86,9 +96,14 @@ def _roles(anchor: PStage, leader: PStage, target: Target) -> list[_Staged]:
 
 
 def _sketch(
-    workload: Workload, target: Target, roles: _Staged, constant: bool, base: list[Step], extra: list[Step | Open]
+    workload: Workload,
+    target: Target,
+    roles: _Staged,
+    phase: Phase,
+    base: list[Step],
+    extra: list[Step | Open],
 ) -> Sketch:
-    leader, anchor = roles.leader, roles.anchor
+    *copies, anchor, leader = phase.stages
     v, t, q, d = roles.vector, roles.tile, roles.rows, roles.depth
     extents = anchor.extents
     lanes = target.lanes(anchor.body.dtype)
@@ -101,11 +116,12 @@ def _sketch(
         Param("kb", _powers(extents[d], (8, 16, 32, 64, 128, 256)), f"steps of {d} in a panel"),
         Param("u", (1, extents[d]) if extents[d] <= 7 else (1, 2, 4), f"unrolling of {d}"),
     ]
-    template: list[Step | Open] = [*(s for s in base if not (isinstance(s, At) and s.stage == anchor.name)), *extra]
-    outer = [f"{a}.0" for a in roles.others] + [f"{v}.0"]
+    inside = {anchor.name, *(c.name for c in copies)}
+    template: list[Step | Open] = [*(s for s in base if not (isinstance(s, At) and s.stage in inside)), *extra]
+    outer = [f"{a}.0" for a in roles.others] + ([] if copies else [f"{v}.0"])
     contiguous = leader.axes[-1][0] == v
     if q is not None:
-        params.append(Param("b", _powers(extents[q], (1, 2, 4, 8)), f"rows of {q} in a block"))
+        params.append(Param("b", _rows(extents[q], target.threads, bool(copies)), f"rows of {q} in a block"))
         outer.append(f"{q}.0")
         template += [Open(leader.name, q, ("b",)), Open(leader.name, t, (COPIED,))]
         tiles, block = [f"{t}.0"], [f"{t}.0", f"{t}.1"]
@@ -120,11 +136,15 @@ def _sketch(
     template.append(Open(leader.name, v, ("v*vb", "v" if contiguous else lanes)))
     if not contiguous:
         template.append(Open(anchor.name, v, ("v*vb", "v")))
+    parallel = len(outer)
+    if copies:
+        template += _copied(copies, outer[-1], leader, target)
+        outer.append(f"{v}.0")
     row = [f"{q}.1"] if q is not None else []
     inner = [*row, *block, f"{v}.1", f"{v}.2"] if contiguous else [*row, f"{v}.1", *block, f"{v}.2"]
     template.append(Order(leader.name, (*outer, *inner)))
     if worth_threads(workload, target):
-        template.append(Parallel(leader.name, len(outer)))
+        template.append(Parallel(leader.name, parallel))
     if not contiguous:
         template.append(Unroll(leader.name, block[-1]))
     template.append(Vectorize(leader.name, f"{v}.2"))
@@ -143,10 +163,30 @@ def _sketch(
     wide, rows = (8, 8) if q is None else (2, 2)
     wanted = {"v": 2 * lanes, "r": 6, "vb": wide, "kb": panel // unrolled, "u": unrolled, "b": rows}
     preferred = {p.name: _nearest(p.values, wanted[p.name]) for p in params}
-    name = f"staged[v={v},r={t}]"
-    return Sketch(
-        name, workload, target, tuple(template), tuple(params), _constraints(roles, target), anchor.name, preferred
-    )
+    name = f"staged[v={v},r={t}{',pad=block' if copies else ''}]"
+    limits = _constraints(roles, target)
+    if copies:
+        limits = (*limits, _copies_fit(roles, phase, target))
+    return Sketch(name, workload, target, tuple(template), tuple(params), limits, anchor.name, preferred)
+
+
+def _copied(copies: Sequence[PStage], loop: str, leader: PStage, target: Target) -> list[Step]:
+    """The steps of copies that are made at a loop of the leader: vectors along their rows."""
+    steps: list[Step] = []
+    for copy in copies:
+        axis, extent = copy.axes[-1]
+        steps += [
+            At(copy.name, leader.name, loop),
+            Split(copy.name, axis, (min(2 * target.lanes(copy.body.dtype), extent),)),
+        ]
+        steps.append(Vectorize(copy.name, f"{axis}.1"))
+    return steps
+
+
+def _rows(extent: int, threads: int, even: bool) -> tuple[int, ...]:
+    """Rows of a block: powers of two, and what gives each thread as many blocks as the others where nothing else can."""
+    few = _powers(extent, (1, 2, 4, 8))
+    return tuple(sorted({*few, *(-(-extent // (threads * k)) for k in (1, 2, 4))})) if even else few
 
 
 def _nearest(values: tuple[int, ...], goal: int) -> int:
@@ -197,3 +237,24 @@ def _constraints(roles: _Staged, target: Target) -> tuple[Constraint, ...]:
             )
         )
     return tuple(out)
+
+
+def _copies_fit(roles: _Staged, phase: Phase, target: Target) -> Constraint:
+    """What is copied for a block stays close until the block is done."""
+    copies = phase.stages[:-2]
+
+    def nbytes(c: Columns) -> Floats:
+        out: Floats = np.zeros(len(c["b"]))
+        for copy in copies:
+            size: Floats = np.full(len(c["b"]), float(SIZES[copy.body.dtype]))
+            found = regions(copy, phase, {roles.rows or "": c["b"]})
+            for a, extent in copy.axes:
+                size = size * (found[a].width if a in found else 1.0 if a in roles.others else float(extent))
+            out = out + size
+        return out
+
+    return Constraint(
+        "copies",
+        "what is copied for a block fits half of the second-level cache",
+        lambda c: nbytes(c) <= target.l2_bytes // 2,
+    )

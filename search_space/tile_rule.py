@@ -14,7 +14,7 @@ from tilewright.schedules.steps import At, Schedule, ScheduleError, Step
 from tilewright.schedules.target import Target
 from tilewright.search_space.dot_rule import column_sketches, dot_sketches, stream_sketches
 from tilewright.search_space.injective_rule import copy_steps
-from tilewright.search_space.prologue import plan
+from tilewright.search_space.prologue import Plan, is_padding, plan
 from tilewright.search_space.register_tile import spatial_sketch
 from tilewright.search_space.roles import pack_choices, roles_of
 from tilewright.search_space.sketch import Open, Sketch
@@ -46,10 +46,31 @@ def tile_sketches(workload: Workload, target: Target) -> list[Sketch]:
                 continue
         if p is plans[0]:
             out += window_sketches(workload, target, p, base)
+        out += _in_blocks(workload, target, p)
         phase = next(ph for ph in parts if any(s.reducer is not None or s.name.endswith(ACC) for s in ph.stages))
         others = [ph for ph in parts if ph is not phase]
         out += _of_phase(workload, target, phase, others, base, ",pad=inline" if p is not plans[0] else "")
     return out
+
+
+def _in_blocks(workload: Workload, target: Target, p: Plan) -> list[Sketch]:
+    """Staged sketches in which padding is computed for a block of rows at a time, by the thread that reads it."""
+    pads = [r for r in p.roots if is_padding(workload.stages[r])]
+    if not pads or pads != list(p.roots):
+        return []
+    anchor = p.reductions[0]
+    leader = p.leader or anchor
+    base = [*p.steps(), *(At(pad, leader, "tile") for pad in pads)]
+    if p.leader is not None:
+        base.append(At(anchor, p.leader, "tile"))
+    try:
+        parts = phases(workload, Schedule(tuple(base)))
+    except ScheduleError:  # the reduction is a program of its own, or does not walk the padding in step
+        return []
+    *copies, summed, last = parts[-1].stages
+    if len(parts) > 1 or len(copies) != len(pads) or {a for a, _ in last.axes} != {a for a, _ in summed.axes}:
+        return []
+    return staged_sketches(workload, target, parts[-1], base, [])
 
 
 def _of_phase(
@@ -65,7 +86,7 @@ def _of_phase(
         if len(other.stages) == 1:
             extra += copy_steps(other.leader, target)
     constants = {n for n, _, c in workload.inputs if c}
-    staged = staged_sketches(workload, target, anchor, leader, base, extra)
+    staged = staged_sketches(workload, target, phase, base, extra)
     out: list[Sketch] = []
     for roles in roles_of(anchor, leader, target):
         if staged and roles.vector != leader.axes[-1][0]:

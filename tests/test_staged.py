@@ -7,6 +7,7 @@ import pytest
 
 from helpers import Case, case, check, host, values
 from tilewright.cost_model.prior import prior_ns
+from tilewright.graph import ops
 from tilewright.graph.expr import maximum
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.search_space.candidate import Candidate
@@ -17,14 +18,16 @@ from tilewright.tasks import applies
 RNG = np.random.default_rng(0)
 
 
-def convolution(channels: int, size: int, out: int, window: int, stride: int) -> Case:
-    """Constant weights, a bias and an activation."""
+def convolution(channels: int, size: int, out: int, window: int, stride: int, pad: int = 0) -> Case:
+    """Constant weights, a bias and an activation; ``pad`` zeros around the image."""
     w = values(RNG, (out, channels, window, window), whole=True)
     bias = values(RNG, (out,), whole=True)
-    places = (size - window) // stride + 1
+    places = (size + 2 * pad - window) // stride + 1
 
     def make(g: Graph) -> Tensor:
         x, k, b = g.input("x", (channels, size, size)), g.constant(w), g.constant(bias)
+        if pad:
+            x = ops.pad(x, (0, pad, pad), (0, pad, pad))
         y = g.compute(
             (out, places, places),
             lambda o, i, j, c, u, v: x[c, i * stride + u, j * stride + v] * k[o, c, u, v],
@@ -58,6 +61,8 @@ CASES = {
     "large window": lambda: convolution(3, 23, 20, 7, 2),
     "short rows": lambda: convolution(19, 9, 40, 3, 1),
     "pointwise": lambda: convolution(37, 7, 21, 1, 1),
+    "padded": lambda: convolution(6, 15, 20, 3, 1, 1),
+    "padded and strided": lambda: convolution(3, 22, 18, 5, 2, 2),
     "product": lambda: product(29, 43, 50),
     "transposed": lambda: product(33, 26, 19, transposed=True),
 }
@@ -96,3 +101,11 @@ def test_no_staged_form_without_reuse() -> None:
         return g.compute((16, 18), lambda c, i, u: x[c, i + u] * k[c, u], (3,), "sum")
 
     assert not [s for s in staged(case(make, {"x": values(RNG, (16, 20))})) if s.name == "staged[v=i0,r=i1]"]
+
+
+def test_padding_is_made_for_a_block_of_rows_where_that_is_offered() -> None:
+    """Its own sketch, in which no program comes before the convolution's; no such sketch without padding."""
+    found = [s for s in staged(CASES["padded and strided"](), 2) if s.name.endswith("pad=block]")]
+    assert found
+    assert all(len(s.structure) == 1 for s in found)
+    assert not [s for s in staged(CASES["strided"](), 2) if s.name.endswith("pad=block]")]
