@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from tilewright.schedules import jit
-from tilewright.schedules.pool import RUN, pool, region_cost_ns
+from tilewright.schedules.pool import LEAST, RUN, pool, region_cost_ns
 from tilewright.schedules.target import Target
 
 THREADS = 3
 REGIONS = 20_000
+SHARE = 10 * LEAST
+"""Iterations of each thread in the region whose pieces are looked at."""
 
 _TEXT = f"""
 declare void @{RUN}_{THREADS}(ptr, ptr, i64)
@@ -33,6 +35,26 @@ loop:
   %more = icmp ult i64 %i1, %to
   br i1 %more, label %loop, label %out
 out:
+  ret void
+}}
+
+define internal void @size(ptr %a, i64 %from, i64 %to, i64 %thread) {{
+entry:
+  %n = sub i64 %to, %from
+  br label %loop
+loop:
+  %i = phi i64 [ %from, %entry ], [ %i1, %loop ]
+  %p = getelementptr i64, ptr %a, i64 %i
+  store i64 %n, ptr %p
+  %i1 = add i64 %i, 1
+  %more = icmp ult i64 %i1, %to
+  br i1 %more, label %loop, label %out
+out:
+  ret void
+}}
+
+define void @sizes(ptr %a) {{
+  call void @{RUN}_{THREADS}(ptr @size, ptr %a, i64 {THREADS * SHARE})
   ret void
 }}
 
@@ -57,6 +79,23 @@ out:
 def code() -> jit.Code:
     """Regions of 1 to 50 iterations, one after the other; each iteration adds one to its own cell."""
     return jit.compile_text(_TEXT, Target.host(threads=THREADS))
+
+
+def test_pieces_shrink_to_the_least_part_of_a_share(code: jit.Code) -> None:
+    """Half of what is left each time, and no less than the least piece: few pieces, and threads that end close together."""
+    cells = np.zeros(THREADS * SHARE, np.int64)
+    code.function("sizes")(cells.ctypes.data)
+    for share in cells.reshape(THREADS, SHARE):
+        pieces = []
+        at = 0
+        while at < SHARE:
+            pieces.append(int(share[at]))
+            at += pieces[-1]
+        left = SHARE
+        for piece in pieces:
+            assert piece == min(left, max((left + 1) // 2, SHARE // LEAST))
+            left -= piece
+        assert left == 0
 
 
 def expected(runs: int) -> list[int]:
