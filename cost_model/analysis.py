@@ -162,10 +162,13 @@ def _cost(phase: PhaseModel, target: Target, n: int) -> PhaseCost:
     leader = phase.stages[-1]
     loops = [lp for lp in leader.loops if lp.kind == "parallel"]
     work: Any = 1.0
+    whole: Any = 1.0
     for lp in loops:
-        work = work * lp.trips
+        work, whole = work * lp.trips, whole * np.floor(lp.trips)
     threads = target.threads if loops else 1
-    share = np.minimum(np.ceil(phase.parallel / threads) / np.maximum(work, 1e-9), 1.0)
+    # whole pieces are claimed one by one; those of remainders are shorter, and leave threads about half a piece apart
+    even = np.maximum(np.ceil(whole / threads), work / threads + (1.0 - 1.0 / threads) / 2.0)
+    share = np.minimum(np.minimum(np.ceil(phase.parallel / threads), even) / np.maximum(work, 1e-9), 1.0)
     shared = np.full(n, 1.0) if threads == 1 else np.broadcast_to(share, (n,)).astype(np.float64)
     moved = {a.tensor: a.total * a.nbytes for s in phase.stages for a in s.accesses}
     everything = sum(moved.values()) if not any(s.reduce for s in phase.stages) else None

@@ -222,7 +222,7 @@ _TABLE: tuple[Row, ...] = (
     ("parallel", "log2 iterations", "pieces of work to share", "", lambda v: _log(v.pieces)),
     ("pieces_per_thread", "log2", "many small pieces cost index arithmetic", "",
      lambda v: np.log2(np.maximum(v.pieces, 1.0) / v.threads)),
-    ("imbalance", "ratio", "busiest thread relative to an even share", "static schedule",
+    ("imbalance", "ratio", "busiest thread relative to an even share", "pieces of remainders: half of one",
      lambda v: v.share * v.threads),
     ("idle", "log2 ratio", "threads the main phase cannot use at all", "",
      lambda v: np.log2(v.a.target.threads * v.share)),

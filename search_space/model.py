@@ -19,6 +19,7 @@ from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.traverse import loads, variables
 from tilewright.schedules.factors import product_factors
+from tilewright.schedules.packing import ROOT
 from tilewright.schedules.phase import Phase, PStage
 from tilewright.schedules.steps import At, Order, Pack, Parallel, Split, Spread, Stream, Unroll, Vectorize
 from tilewright.search_space.access import Access, Terms, accesses, packed_factors
@@ -76,6 +77,18 @@ class StageModel:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyModel:
+    """A factor that is packed on every run."""
+
+    nbytes: Floats
+    """Bytes, as often as they are packed."""
+    strided: bool
+    """Whether they are read out of order."""
+    region: bool
+    """Whether all threads pack it before the loops, in a parallel region of its own; else each thread packs what it needs."""
+
+
+@dataclass(frozen=True, slots=True)
 class PhaseModel:
     """One phase: its stages (leader last), the number of parallel iterations and where each producer is
     attached."""
@@ -83,11 +96,18 @@ class PhaseModel:
     stages: tuple[StageModel, ...]
     parallel: Floats
     position: Mapping[str, int]
-    pack_bytes: float
-    pack_strided: float
-    """Of the bytes packed on every run, those that are read out of order."""
-    packs: int
-    """Copies made on every run; each is a parallel region of its own."""
+    copies: tuple[CopyModel, ...]
+    """Of factors that are packed on every run."""
+
+    @property
+    def pack_bytes(self) -> Floats | float:
+        """Bytes packed on every run."""
+        return sum((c.nbytes for c in self.copies), 0.0)
+
+    @property
+    def pack_strided(self) -> Floats | float:
+        """Those of them that are read out of order."""
+        return sum((c.nbytes for c in self.copies if c.strided), 0.0)
 
 
 def phase_model(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.int64]], n: int) -> PhaseModel:
@@ -102,7 +122,7 @@ def phase_model(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.in
         kinds[name] = "parallel"
     position: dict[str, int] = {}
     stages: list[StageModel] = []
-    pack_bytes, pack_strided, packs = 0.0, 0.0, 0
+    copies: list[CopyModel] = []
     outer: dict[str, int] = {leader.name: 0}
     for stage in phase.stages:
         if stage is leader:
@@ -131,8 +151,7 @@ def phase_model(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.in
         all_kinds = {**{o: kinds.get(o, "serial") for o in outside}, **own_kinds}
         costed = _stage(stage, phase, sketch, all_sizes, order, all_kinds, windows, n)
         stages.append(replace(costed, overlap=_overlap(leader, left, stage, windows)))
-        for nbytes, strided, regions_ in _copies(stage, sketch):
-            pack_bytes, pack_strided, packs = pack_bytes + nbytes, pack_strided + strided, packs + regions_
+        copies += _copies(stage, sketch, stages[-1].loops)
     parallel: Floats = np.ones(n)
     for loop in stages[-1].loops[:count]:
         parallel = parallel * np.ceil(loop.trips)
@@ -142,7 +161,7 @@ def phase_model(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.in
         replace(m, buffered=int(s.name in made and s.reducer is None), near=_near(s, made))
         for s, m in zip(phase.stages, stages, strict=True)
     )
-    return PhaseModel(whole, parallel, position, pack_bytes, pack_strided, packs)
+    return PhaseModel(whole, parallel, position, tuple(copies))
 
 
 def _left(leader: PStage, opened: list[str], sizes: Mapping[str, list[Floats]]) -> dict[str, Any]:
@@ -175,10 +194,9 @@ def _overlap(leader: PStage, left: Mapping[str, Any], stage: PStage, windows: Ma
     return out
 
 
-def _copies(stage: PStage, sketch: Sketch) -> list[tuple[float, float, int]]:
-    """For each factor of the stage that is packed on every run: its bytes, those of them that are read out of order, and whether
-    the copy is a parallel region of its own."""
-    out: list[tuple[float, float, int]] = []
+def _copies(stage: PStage, sketch: Sketch, loops: tuple[LoopModel, ...]) -> list[CopyModel]:
+    """The factors of a stage, in ``loops``, that are packed on every run."""
+    out: list[CopyModel] = []
     constants = {k for k, _, c in sketch.workload.inputs if c}
     for step in sketch.template:
         if not isinstance(step, Pack) or step.stage != stage.name:
@@ -186,10 +204,15 @@ def _copies(stage: PStage, sketch: Sketch) -> list[tuple[float, float, int]]:
         factor = product_factors(stage.body)[step.factor]
         if {load.tensor for load in loads(factor)} <= constants:
             continue
-        nbytes = float(np.prod([stage.extents[a] for a in variables(factor)])) * SIZES[factor.dtype]
+        used = variables(factor)
+        nbytes: Any = float(np.prod([stage.extents[a] for a in used])) * SIZES[factor.dtype]
+        for lp in loops if step.loop != ROOT else ():
+            nbytes = nbytes * (lp.trips if lp.axis not in used else 1.0)
+            if f"{lp.axis}.{lp.level}" == step.loop:
+                break
         last = step.layout[-1].rsplit(".", 1)[0]
         strided = any(a is None or a.coefficient(last) != 1 for a in (affine(x.index[0]) for x in loads(factor)))
-        out.append((nbytes, nbytes if strided else 0.0, int(step.loop == "root")))
+        out.append(CopyModel(nbytes, strided, step.loop == ROOT))
     return out
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.traverse import variables
 from tilewright.graph.workload import Workload
 from tilewright.schedules.factors import product_factors
+from tilewright.schedules.packing import ROOT
 from tilewright.schedules.steps import Order, Pack, Parallel, Step, Unroll, Vectorize
 from tilewright.schedules.target import Target
 from tilewright.search_space.prologue import worth_threads
@@ -16,6 +19,9 @@ from tilewright.search_space.sketch import Columns, Constraint, Ints, Mask, Open
 
 SMALL_REDUCTION = 7
 """Reduction axes up to this extent (the windows of a convolution) may be unrolled whole."""
+
+PIECES = 4
+"""Blocks of vectors for each thread, if only they are parallel, below which threads end apart."""
 
 
 def widths(extent: int, lanes: int) -> tuple[int, ...]:
@@ -58,10 +64,13 @@ def spatial_sketch(
     extra: list[Step | Open],
     planes: bool = False,
     whole: bool = False,
+    panels: tuple[int, ...] = (),
 ) -> Sketch:
     """The register tile over the vector axis and the tiled axes of ``roles``, blocked for the caches. The tiles of a block are walked
     with the other axis outside (``order`` is ``ov``) or the vector axis outside (``vo``); the factors ``packs`` are packed; ``base``
-    and ``extra`` come before its own steps. ``planes``: only the outer axes are parallel; ``whole``: a row may be one vector tile."""
+    and ``extra`` come before its own steps. ``planes``: only the outer axes are parallel; ``whole``: a row may be one vector tile;
+    ``panels``: of the packed factors, those that each thread packs for itself at the loop over blocks of vectors, which is then
+    outside the blocks of other axes and the last of the parallel ones."""
     leader, anchor, v = roles.leader, roles.anchor, roles.vector
     lanes = target.lanes(anchor.body.dtype) if anchor.body.dtype != "bool" else 8
     extents = anchor.extents
@@ -80,13 +89,15 @@ def spatial_sketch(
         else:
             template.append(Open(leader.name, a, (f"r{k}",)))
     outer = [f"{a}.0" for a in roles.others]
-    blocks = [f"{a}.0" for a in roles.tiled] + [f"{v}.0"]
+    blocks = [f"{a}.0" for a in roles.tiled]
+    blocks = [f"{v}.0", *blocks] if panels else [*blocks, f"{v}.0"]
     tiles = [f"{roles.tiled[0]}.1"] if roles.tiled else []
     tiles = [*tiles, f"{v}.1"] if order == "ov" else [f"{v}.1", *tiles]
     static = [f"{a}.{2 if k == 0 else 1}" for k, a in enumerate(roles.tiled)] + [f"{v}.2"]
     template.append(Order(leader.name, (*outer, *blocks, *tiles, *static)))
     if worth_threads(workload, target):
-        template.append(Parallel(leader.name, len(outer) + (0 if planes else len(blocks))))
+        fused = 0 if planes else 1 if panels else len(blocks)
+        template.append(Parallel(leader.name, len(outer) + fused))
     template += [Unroll(leader.name, s) for s in static[:-1]]
     template.append(Vectorize(leader.name, static[-1]))
     reduce = [a for a, _ in anchor.reduce]
@@ -96,11 +107,15 @@ def spatial_sketch(
     template.append(Order(anchor.name, (*[f"{a}.0" for a in reduce], *[f"{a}.1" for a in reduce], *static)))
     for factor in packs:
         used = variables(product_factors(anchor.body)[factor])
-        layout = [lp for lp in (*outer, *blocks, *tiles) if lp.rsplit(".", 1)[0] in used]
+        inside = [*blocks[1:], *tiles] if factor in panels else [*outer, *blocks, *tiles]
+        layout = [lp for lp in inside if lp.rsplit(".", 1)[0] in used]
         layout += [f"{a}.{k}" for k in (0, 1) for a in reduce if a in used]
         layout += [lp for lp in static if lp.rsplit(".", 1)[0] in used]
-        template.append(Pack(anchor.name, factor, "root", tuple(layout)))
+        template.append(Pack(anchor.name, factor, f"{v}.0" if factor in panels else ROOT, tuple(layout)))
     wanted = {"v": 2 * lanes, "r0": 6, "vb": 8, "r0b": 8, "r1": 1, "u0": 4 if len(anchor.reduce) == 1 else 1}
+    if panels:  # the blocks are what threads share
+        rows = prod(extents[a] for a in roles.others) * extents[v]
+        wanted["vb"] = max(1, min(8, rows // (2 * lanes * PIECES * target.threads)))
     for p in params:
         goal = wanted.get(p.name, max(p.values))
         preferred[p.name] = min(p.values, key=lambda x: (abs(x - goal), x))

@@ -98,3 +98,16 @@ def pack_choices(anchor: PStage, roles: Roles, constants: set[str]) -> list[tupl
         if not window and reused and roles.vector in used:
             maybe.append(k)
     return [tuple(always)] + [(*always, k) for k in maybe]
+
+
+def panel_factors(anchor: PStage, roles: Roles, packs: tuple[int, ...], constants: set[str]) -> tuple[int, ...]:
+    """Of the factors ``packs``, those that each thread can pack for itself at the loop over blocks of vectors: made on every call, and
+    the same for all that the loops inside repeat."""
+    factors = product_factors(anchor.body)
+    return tuple(
+        k
+        for k in packs
+        if not {load.tensor for load in loads(factors[k])} <= constants
+        and roles.vector in variables(factors[k])
+        and not variables(factors[k]) & set(roles.tiled)
+    )

@@ -2,10 +2,13 @@
 
 It looks at how each factor of the summed product is walked: an axis that a factor does not depend on is an axis of reuse.
 Each spatial axis that can be the vector axis, and the last reduction axis, gives sketches; the other axis with most reuse is
-repeated in registers; tiles are blocked for the cache; constant factors are packed once in the order they are read.
+repeated in registers; tiles are blocked for the cache; constant factors are packed once in the order they are read. Others are
+packed, if at all, by all threads before the loops, or by each thread in panels: a block of vectors at a time, in its own cache.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from tilewright.graph.workload import Workload
 from tilewright.schedules.phase import ACC, Phase
@@ -16,7 +19,7 @@ from tilewright.search_space.dot_rule import column_sketches, dot_sketches, stre
 from tilewright.search_space.injective_rule import copy_steps
 from tilewright.search_space.prologue import Plan, is_padding, plan
 from tilewright.search_space.register_tile import spatial_sketch
-from tilewright.search_space.roles import pack_choices, roles_of
+from tilewright.search_space.roles import pack_choices, panel_factors, roles_of
 from tilewright.search_space.sketch import Open, Sketch
 from tilewright.search_space.staged_rule import staged_sketches
 from tilewright.search_space.window_rule import window_sketches
@@ -95,7 +98,11 @@ def _of_phase(
             for packs in pack_choices(anchor, roles, constants):
                 pack = "".join(map(str, packs)) or "-"
                 name = f"tile[v={roles.vector},r={'+'.join(roles.tiled) or '-'},{order},pack={pack}{suffix}]"
-                out.append(spatial_sketch(name, workload, target, roles, order, packs, base, extra, whole=bool(suffix)))
+                sketch = partial(spatial_sketch, whole=bool(suffix))
+                out.append(sketch(name, workload, target, roles, order, packs, base, extra))
+                if panels := panel_factors(anchor, roles, packs, constants):
+                    name = name.replace(f"pack={pack}", f"pack={pack},panel")
+                    out.append(sketch(name, workload, target, roles, order, packs, base, extra, panels=panels))
     for rule in (dot_sketches, stream_sketches, column_sketches):
         out += rule(workload, target, anchor, leader, base, extra)
     return out + (staged if not suffix else [])
