@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.cost_model.analysis import Analysis, StageCost, analyses
+from tilewright.cost_model.sharing import foreign_bytes
 from tilewright.search_space.sketch import Sketch
 
 Floats = NDArray[np.float64]
@@ -71,7 +72,9 @@ def estimate(a: Analysis) -> Estimate:
     """The prior of analysed candidates, by cause."""
     zero = np.zeros(a.n)
     compute, memory, parallel, packing = zero, zero, zero, zero
-    for p in a.phases:
+    foreign = foreign_bytes((p.model for p in a.phases), a.target.threads)
+    for p, others in zip(a.phases, foreign, strict=True):
+        memory = memory + others * SHARED_CYCLES_PER_BYTE / CLOCK_GHZ / a.target.threads
         for s in p.stages:
             cycles = s.tile.cycles
             moved = transfer_cycles(s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import SIZES
+from tilewright.graph.expr import Op
 from tilewright.graph.traverse import loads
 from tilewright.graph.workload import Workload
 from tilewright.schedules.phase import PStage
@@ -18,6 +19,9 @@ from tilewright.search_space.sketch import Constraint, Open, Param, Sketch
 
 BLOCK = 64
 """Elements along each side of a block that is transposed at a time: a few cache lines both ways, which hardware fetches together."""
+
+WHOLE_ROW, ROW_VECTORS = 8, 4
+"""Vectors of the longest row of padding that is copied as one, and of a part of a longer one."""
 
 
 def injective_sketches(workload: Workload, target: Target) -> list[Sketch]:
@@ -127,14 +131,24 @@ def _scalar(workload: Workload, target: Target, leader: PStage, base: list[Step]
     return Sketch("map[scalar]", workload, target, (*base, *extra), (), (), leader.name, {})
 
 
+def row_steps(stage: PStage, target: Target) -> list[Step]:
+    """Vectors along the rows of padding: all of a short row as one, as its conditions are then decided when code is written."""
+    lanes = vector_width(target, stage)
+    axis, extent = stage.axes[-1]
+    width = extent if extent <= WHOLE_ROW * lanes else ROW_VECTORS * lanes
+    return [SplitStep(stage.name, axis, (width,)), Vectorize(stage.name, f"{axis}.1")]
+
+
 def copy_steps(leader: PStage, target: Target) -> list[Step | Open]:
     """Fixed steps for a phase that is not searched (a padded copy): vectors along the last axis, outer loops parallel."""
     if not leader.axes:
         return []
-    lanes = vector_width(target, leader)
-    axis, extent = leader.axes[-1]
-    width = min(2 * lanes, extent)
-    steps: list[Step | Open] = [SplitStep(leader.name, axis, (width,)), Vectorize(leader.name, f"{axis}.1")]
+    if isinstance(leader.body, Op) and leader.body.kind == "select":
+        steps: list[Step | Open] = [*row_steps(leader, target)]
+    else:
+        axis, extent = leader.axes[-1]
+        width = min(2 * vector_width(target, leader), extent)
+        steps = [SplitStep(leader.name, axis, (width,)), Vectorize(leader.name, f"{axis}.1")]
     outer = len(leader.axes) - 1
     steps.append(Parallel(leader.name, max(1, outer)))
     return steps

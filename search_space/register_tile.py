@@ -65,12 +65,14 @@ def spatial_sketch(
     planes: bool = False,
     whole: bool = False,
     panels: tuple[int, ...] = (),
+    first: bool = False,
 ) -> Sketch:
     """The register tile over the vector axis and the tiled axes of ``roles``, blocked for the caches. The tiles of a block are walked
     with the other axis outside (``order`` is ``ov``) or the vector axis outside (``vo``); the factors ``packs`` are packed; ``base``
     and ``extra`` come before its own steps. ``planes``: only the outer axes are parallel; ``whole``: a row may be one vector tile;
     ``panels``: of the packed factors, those that each thread packs for itself at the loop over blocks of vectors, which is then
-    outside the blocks of other axes and the last of the parallel ones."""
+    outside the blocks of other axes and the last of the parallel ones; ``first``: blocks of the first tiled axis are outside of all
+    other loops, so that a thread has the same part of that axis in what comes before and after."""
     leader, anchor, v = roles.leader, roles.anchor, roles.vector
     lanes = target.lanes(anchor.body.dtype) if anchor.body.dtype != "bool" else 8
     extents = anchor.extents
@@ -94,7 +96,8 @@ def spatial_sketch(
     tiles = [f"{roles.tiled[0]}.1"] if roles.tiled else []
     tiles = [*tiles, f"{v}.1"] if order == "ov" else [f"{v}.1", *tiles]
     static = [f"{a}.{2 if k == 0 else 1}" for k, a in enumerate(roles.tiled)] + [f"{v}.2"]
-    template.append(Order(leader.name, (*outer, *blocks, *tiles, *static)))
+    around = [blocks[0], *outer, *blocks[1:]] if first else [*outer, *blocks]
+    template.append(Order(leader.name, (*around, *tiles, *static)))
     if worth_threads(workload, target):
         fused = 0 if planes else 1 if panels else len(blocks)
         template.append(Parallel(leader.name, len(outer) + fused))

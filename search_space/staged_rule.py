@@ -10,7 +10,6 @@ panel of packed weights stays in the first cache while all pixels of the block p
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +19,9 @@ from tilewright.graph.traverse import variables
 from tilewright.graph.workload import Workload
 from tilewright.schedules.factors import product_factors
 from tilewright.schedules.phase import Phase, PStage
-from tilewright.schedules.steps import At, Order, Pack, Parallel, Split, Step, Unroll, Vectorize
+from tilewright.schedules.steps import At, Order, Pack, Parallel, Step, Unroll, Vectorize
 from tilewright.schedules.target import Target
+from tilewright.search_space.injective_rule import row_steps
 from tilewright.search_space.overlap import regions
 from tilewright.search_space.prologue import worth_threads
 from tilewright.search_space.sketch import Columns, Constraint, Floats, Ints, Open, Param, Sketch
@@ -138,7 +138,8 @@ def _sketch(
         template.append(Open(anchor.name, v, ("v*vb", "v")))
     parallel = len(outer)
     if copies:
-        template += _copied(copies, outer[-1], leader, target)
+        for copy in copies:
+            template += [At(copy.name, leader.name, outer[-1]), *row_steps(copy, target)]
         outer.append(f"{v}.0")
     row = [f"{q}.1"] if q is not None else []
     inner = [*row, *block, f"{v}.1", f"{v}.2"] if contiguous else [*row, f"{v}.1", *block, f"{v}.2"]
@@ -168,19 +169,6 @@ def _sketch(
     if copies:
         limits = (*limits, _copies_fit(roles, phase, target))
     return Sketch(name, workload, target, tuple(template), tuple(params), limits, anchor.name, preferred)
-
-
-def _copied(copies: Sequence[PStage], loop: str, leader: PStage, target: Target) -> list[Step]:
-    """The steps of copies that are made at a loop of the leader: vectors along their rows."""
-    steps: list[Step] = []
-    for copy in copies:
-        axis, extent = copy.axes[-1]
-        steps += [
-            At(copy.name, leader.name, loop),
-            Split(copy.name, axis, (min(2 * target.lanes(copy.body.dtype), extent),)),
-        ]
-        steps.append(Vectorize(copy.name, f"{axis}.1"))
-    return steps
 
 
 def _rows(extent: int, threads: int, even: bool) -> tuple[int, ...]:

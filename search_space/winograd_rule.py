@@ -46,7 +46,7 @@ from tilewright.schedules.winograd import (
     convolution,
     expand,
 )
-from tilewright.search_space.injective_rule import copy_steps
+from tilewright.search_space.injective_rule import copy_steps, row_steps
 from tilewright.search_space.prologue import Plan, is_padding, plan, worth_threads
 from tilewright.search_space.register_tile import spatial_sketch
 from tilewright.search_space.roles import Roles
@@ -103,11 +103,7 @@ class _Rule:
         into, back = name + WEIGHTED, name + TILES
         inside = [name + DATA] + ([name + COLUMNS] if self.windows > 1 else [])
         pads = [r for r in p.roots if is_padding(self.workload.stages[r])]
-        places = [
-            (planes, joined)
-            for joined in self._joined()
-            for planes in ((pads, []) if pads and not self.channels else ([],))
-        ]
+        places = [(planes, joined) for joined in self._joined() for planes in ((pads, []) if pads else ([],))]
         for planes, joined in places:
             last = self.workload.output if joined else back
             rows = [At(name + ROWS, last, "root")] if self.windows > 1 else []
@@ -158,18 +154,31 @@ class _Rule:
         for s in phase.stages[:-1]:
             own = [a for a, _ in s.axes if a not in leader.extents]
             if s.name in planes:
-                shared = [a for a, _ in s.axes if a in leader.extents]
-                if not own or not shared or shared != outer[: len(shared)]:
-                    raise _Unsuited
-                parallel = min(parallel, len(shared))
-                width = min(2 * self.target.lanes(s.body.dtype), s.extents[own[-1]])
-                steps += [At(s.name, leader.name, f"{shared[-1]}.0"), Split(s.name, own[-1], (width,))]
-                steps.append(Vectorize(s.name, f"{own[-1]}.1"))
+                steps += self._plane(s, leader, outer, vector, width)
+                if not self.channels:
+                    parallel = min(parallel, len(s.axes) - len(own))
                 continue
             loops = [f"{a}.0" for a in (*own, *(a for a in points if a in s.extents))]
             steps += [At(s.name, leader.name, f"{around[-1]}.0"), Order(s.name, (*loops, f"{vector}.1"))]
             steps += [Unroll(s.name, f"{a}.0") for a in own]
         return [*steps, Parallel(leader.name, parallel)] if self.threads else steps
+
+    def _plane(self, s: PStage, leader: PStage, outer: list[str], vector: str, lanes: int) -> Steps:
+        """The padded data, in vectors along its rows: a whole plane, or for one vector of channels what a row of tiles reads."""
+        own = [a for a, _ in s.axes if a not in leader.extents]
+        shared = [a for a, _ in s.axes if a in leader.extents]
+        if not own or not shared or s.axes[-1][0] != own[-1]:
+            raise _Unsuited
+        steps = row_steps(s, self.target)
+        if not self.channels:
+            if shared != outer[: len(shared)]:
+                raise _Unsuited
+            return [At(s.name, leader.name, f"{shared[-1]}.0"), *steps]
+        if shared[-1] != vector or len(own) < self.windows:
+            raise _Unsuited
+        lanes = min(lanes, leader.extents[vector])
+        # the channels are a vector of the leader, and here a loop
+        return [At(s.name, leader.name, f"{vector}.0"), Split(s.name, vector, (lanes, 1)), *steps]
 
     def _result(self, phase: Phase) -> Steps:
         """The transform back: all places of a tile, one vector of tiles or channels."""
@@ -267,8 +276,10 @@ class _Rule:
         window = "x".join(["3"] * self.windows)
         out = []
         for order in ("ov", "vo"):
-            name = f"winograd{self.step.tile}[{window},{self.step.layout},{order}]"
-            out.append(spatial_sketch(name, self.workload, self.target, roles, order, packs, base, fixed))
+            for first in (False, True) if self.channels and self.threads else (False,):
+                name = f"winograd{self.step.tile}[{window},{self.step.layout},{order}{',by=tiles' if first else ''}]"
+                rest = (name, self.workload, self.target, roles, order, packs, base, fixed)
+                out.append(spatial_sketch(*rest, first=first))
         return out
 
 
