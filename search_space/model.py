@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.traverse import loads, variables
-from tilewright.schedules.factors import product_factors
-from tilewright.schedules.packing import ROOT
 from tilewright.schedules.phase import Phase, PStage
-from tilewright.schedules.steps import At, Order, Pack, Parallel, Split, Spread, Stream, Unroll, Vectorize
+from tilewright.schedules.steps import At, Order, Parallel, Split, Spread, Stream, Unroll, Vectorize
 from tilewright.search_space.access import Access, Terms, accesses, packed_factors
 from tilewright.search_space.arithmetic import Arithmetic
-from tilewright.search_space.overlap import Region, regions
+from tilewright.search_space.copies import CopyModel, packed_copies
+from tilewright.search_space.overlap import Region, around, left, overlap, regions
 from tilewright.search_space.sketch import Floats, Open, Sketch, evaluate
 from tilewright.search_space.streams import streams
 
@@ -74,18 +73,6 @@ class StageModel:
     def points(self) -> float:
         """Evaluations of the body."""
         return float(np.prod([float(e) for e in self.extents.values()])) if self.extents else 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class CopyModel:
-    """A factor that is packed on every run."""
-
-    nbytes: Floats
-    """Bytes, as often as they are packed."""
-    strided: bool
-    """Whether they are read out of order."""
-    region: bool
-    """Whether all threads pack it before the loops, in a parallel region of its own; else each thread packs what it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,17 +128,17 @@ def phase_model(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.in
         first = {a: sum(1 for o in leader_order[:where] if o.rsplit(".", 1)[0] == a) for a in spatial}
         sizes = _sizes(stage, sketch, values, {a: s for a, s in leader_sizes.items() if a in spatial}, n)
         own_kinds = _kinds(stage, sketch, {k: v for k, v in kinds.items() if k.rsplit(".", 1)[0] in spatial})
-        outside = [o for o in leader_order[:where] if o.rsplit(".", 1)[0] in leader_sizes]
-        left = _left(leader, leader_order[:where], leader_sizes)
-        windows = regions(stage, phase, left)
-        around = _around(outside, windows)
-        outer[stage.name] = len(around)
-        order = around + _order(stage, sketch, sizes, first)
+        opened = leader_order[:where]
+        inside = left(leader, opened, leader_sizes)
+        windows = regions(stage, phase, inside)
+        outside = around(opened, windows)
+        outer[stage.name] = len(outside)
+        order = outside + _order(stage, sketch, sizes, first)
         all_sizes = {**leader_sizes, **sizes}
-        all_kinds = {**{o: kinds.get(o, "serial") for o in outside}, **own_kinds}
+        all_kinds = {**{o: kinds.get(o, "serial") for o in opened}, **own_kinds}
         costed = _stage(stage, phase, sketch, all_sizes, order, all_kinds, windows, n)
-        stages.append(replace(costed, overlap=_overlap(leader, left, stage, windows)))
-        copies += _copies(stage, sketch, stages[-1].loops)
+        stages.append(replace(costed, overlap=overlap(leader, inside, stage, windows)))
+        copies += packed_copies(stage, sketch, stages[-1].loops)
     parallel: Floats = np.ones(n)
     for loop in stages[-1].loops[:count]:
         parallel = parallel * np.ceil(loop.trips)
@@ -162,58 +149,6 @@ def phase_model(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.in
         for s, m in zip(phase.stages, stages, strict=True)
     )
     return PhaseModel(whole, parallel, position, tuple(copies))
-
-
-def _left(leader: PStage, opened: list[str], sizes: Mapping[str, list[Floats]]) -> dict[str, Any]:
-    """What is left of each axis of the leader inside the loops ``opened``."""
-    out: dict[str, Any] = {}
-    for name in opened:
-        axis, level = name.rsplit(".", 1)
-        inside: list[Any] = [*sizes[axis], 1.0]
-        out[axis] = np.minimum(inside[int(level)], float(leader.extents[axis]))
-    return out
-
-
-def _around(outside: list[str], windows: Mapping[str, Region]) -> list[str]:
-    """The loops around a producer. Those of the leader that bound its windows are, for the producer, loops over blocks of its own
-    axes (level -1)."""
-    out: dict[str, None] = {}
-    for name in outside:
-        bound = [w for w, r in windows.items() if name.rsplit(".", 1)[0] in r.axes]
-        out |= dict.fromkeys([f"{w}.-1" for w in bound] or [name])
-    return list(out)
-
-
-def _overlap(leader: PStage, left: Mapping[str, Any], stage: PStage, windows: Mapping[str, Region]) -> Any:
-    """How often a point of a producer is computed on average, as the windows of blocks overlap."""
-    out: Any = 1.0
-    for axis in {a for r in windows.values() for a in r.axes if a in left}:
-        out = out * leader.extents[axis] / left[axis]
-    for axis, r in windows.items():
-        out = out * r.width / stage.extents[axis]
-    return out
-
-
-def _copies(stage: PStage, sketch: Sketch, loops: tuple[LoopModel, ...]) -> list[CopyModel]:
-    """The factors of a stage, in ``loops``, that are packed on every run."""
-    out: list[CopyModel] = []
-    constants = {k for k, _, c in sketch.workload.inputs if c}
-    for step in sketch.template:
-        if not isinstance(step, Pack) or step.stage != stage.name:
-            continue
-        factor = product_factors(stage.body)[step.factor]
-        if {load.tensor for load in loads(factor)} <= constants:
-            continue
-        used = variables(factor)
-        nbytes: Any = float(np.prod([stage.extents[a] for a in used])) * SIZES[factor.dtype]
-        for lp in loops if step.loop != ROOT else ():
-            nbytes = nbytes * (lp.trips if lp.axis not in used else 1.0)
-            if f"{lp.axis}.{lp.level}" == step.loop:
-                break
-        last = step.layout[-1].rsplit(".", 1)[0]
-        strided = any(a is None or a.coefficient(last) != 1 for a in (affine(x.index[0]) for x in loads(factor)))
-        out.append(CopyModel(nbytes, strided, step.loop == ROOT))
-    return out
 
 
 def _in_memory(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.graph.affine import affine
 from tilewright.schedules.phase import Phase, PStage
@@ -43,4 +44,35 @@ def regions(stage: PStage, phase: Phase, widths: Mapping[str, Any]) -> dict[str,
             width = np.maximum(width, reach)
         if bounding:
             out[axis] = Region(np.minimum(width, float(extent)), frozenset(bounding))
+    return out
+
+
+def left(leader: PStage, opened: list[str], sizes: Mapping[str, list[NDArray[np.float64]]]) -> dict[str, Any]:
+    """What is left of each axis of the leader inside the loops ``opened``."""
+    out: dict[str, Any] = {}
+    for name in opened:
+        axis, level = name.rsplit(".", 1)
+        inside: list[Any] = [*sizes[axis], 1.0]
+        out[axis] = np.minimum(inside[int(level)], float(leader.extents[axis]))
+    return out
+
+
+def around(outside: list[str], windows: Mapping[str, Region]) -> list[str]:
+    """The loops around a producer. Those of the leader that bound its windows are, for the producer, loops over blocks of its own
+    axes (level -1)."""
+    out: dict[str, None] = {}
+    for name in outside:
+        bound = [w for w, r in windows.items() if name.rsplit(".", 1)[0] in r.axes]
+        out |= dict.fromkeys([f"{w}.-1" for w in bound] or [name])
+    return list(out)
+
+
+def overlap(leader: PStage, inside: Mapping[str, Any], stage: PStage, windows: Mapping[str, Region]) -> Any:
+    """How often a point of a producer is computed on average, as the windows of blocks overlap; ``inside`` is what is left of the
+    leader's axes where it is computed."""
+    out: Any = 1.0
+    for axis in {a for r in windows.values() for a in r.axes if a in inside}:
+        out = out * leader.extents[axis] / inside[axis]
+    for axis, r in windows.items():
+        out = out * r.width / stage.extents[axis]
     return out
