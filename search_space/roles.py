@@ -8,12 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.graph.affine import affine
-from tilewright.graph.expr import Expr
+from tilewright.graph.dtypes import SIZES
+from tilewright.graph.expr import Expr, Load
 from tilewright.graph.traverse import loads, variables
 from tilewright.schedules.factors import product_factors
 from tilewright.schedules.phase import PStage
 from tilewright.schedules.target import Target
 from tilewright.search_space.dot_rule import strides_of
+
+FAR = 256
+"""Bytes from which on neighbouring steps of a reduction are far from each other: a factor that is read so may be packed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,7 @@ def pack_choices(anchor: PStage, roles: Roles, constants: set[str]) -> list[tupl
         return [()]
     always: list[int] = []
     maybe: list[int] = []
+    along: list[int] = []
     for k, f in enumerate(factors):
         read = {load.tensor for load in loads(f)}
         used = variables(f)
@@ -95,9 +100,22 @@ def pack_choices(anchor: PStage, roles: Roles, constants: set[str]) -> list[tupl
             continue
         window = any(len(a.terms) > len(used) or len(used) > 3 for load in loads(f) if (a := affine(load.index[0])))
         reused = [a for a, _ in anchor.axes if a not in used]
-        if not window and reused and roles.vector in used:
+        if window or not reused:
+            continue
+        if roles.vector in used:
             maybe.append(k)
-    return [tuple(always)] + [(*always, k) for k in maybe]
+        elif any(_jumps(load, anchor) for load in loads(f)):
+            along.append(k)
+    packs = [tuple(always)] + [(*always, k) for k in maybe]
+    return packs + [tuple(sorted({*p, k})) for k in along for p in (packs[1:] or packs)]
+
+
+def _jumps(load: Load, anchor: PStage) -> bool:
+    """Whether steps of the reduction go to places far from each other (a transposed matrix): each line is fetched for one of them,
+    and many of them share few sets of a cache."""
+    flat = affine(load.index[0])
+    last = anchor.reduce[-1][0]
+    return flat is not None and abs(flat.coefficient(last)) * SIZES[load.dtype] >= FAR
 
 
 def panel_factors(anchor: PStage, roles: Roles, packs: tuple[int, ...], constants: set[str]) -> tuple[int, ...]:
