@@ -7,7 +7,7 @@ they can be computed inside its loops.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.graph.affine import Ranges, affine
@@ -42,7 +42,13 @@ def _divided(s: Stage, step: Divide) -> Stage:
         for a, e in s.axes
         for pair in (((outer, extent // step.size), (inner, step.size)) if a == step.axis else ((a, e),))
     )
-    ranges: Ranges = {a: (0, e - 1) for a, e in axes + s.reduce}
+    body = walked(s.body, step.axis, var(outer) * step.size + var(inner), dict(axes + s.reduce))
+    return replace(s, axes=axes, body=body)
+
+
+def walked(body: Expr, axis: str, value: Expr, extents: Mapping[str, int]) -> Expr:
+    """``body`` with ``value`` for ``axis``: over axes of these extents, indices are affine where they can be."""
+    ranges: Ranges = {a: (0, e - 1) for a, e in extents.items()}
 
     def affine_where_possible(e: Expr) -> Expr | None:
         if e.dtype != "int64":
@@ -50,5 +56,4 @@ def _divided(s: Stage, step: Divide) -> Stage:
         a = affine(e, ranges)
         return a.expr() if a is not None else None
 
-    body = substitute(s.body, {step.axis: var(outer) * step.size + var(inner)})
-    return replace(s, axes=axes, body=rewrite(body, affine_where_possible))
+    return rewrite(substitute(body, {axis: value}), affine_where_possible)

@@ -1,7 +1,8 @@
 """Phases: the workload rewritten so that it can be tiled.
 
 Decisions of a schedule are taken here, before any loop exists: which convolutions are computed by another
-algorithm (:mod:`~tilewright.schedules.winograd`), which stages are inlined, which axes of the output are walked as
+algorithm (:mod:`~tilewright.schedules.winograd`), which are reduced in parts
+(:mod:`~tilewright.schedules.rfactor`), which stages are inlined, which axes of the output are walked as
 two (:mod:`~tilewright.schedules.divide`), which stages are computed in blocks (:mod:`~tilewright.schedules.blocks`),
 which are computed inside another stage's loops, and therefore which
 become loop programs of their own (phases, run one after the other). In a phase
@@ -34,14 +35,15 @@ from tilewright.schedules.divide import divide
 from tilewright.schedules.falling import falling
 from tilewright.schedules.phase import ACC, Phase, PStage
 from tilewright.schedules.rewrites import flatten, give_leaders, hand_on_factors, inline, resolve_views
-from tilewright.schedules.steps import At, Block, Divide, Inline, Schedule, Step, Winograd, check
+from tilewright.schedules.rfactor import factor_out
+from tilewright.schedules.steps import At, Block, Divide, Inline, RFactor, Schedule, Step, Winograd, check
 from tilewright.schedules.winograd import expand
 
 
 def phases(workload: Workload, schedule: Schedule) -> list[Phase]:
     """Split a workload into phases, in execution order. Raises ScheduleError where a decision is not
     legal."""
-    steps = tuple(s for s in schedule.steps if isinstance(s, (Winograd, Inline, Divide, Block, At)))
+    steps = tuple(s for s in schedule.steps if isinstance(s, (Winograd, RFactor, Inline, Divide, Block, At)))
     structure = tuple((s.stage, s.leader) if isinstance(s, At) else s for s in steps)
     loops = {s.stage: s.loop for s in steps if isinstance(s, At)}
     return [
@@ -56,7 +58,7 @@ class _Decisions:
     have the same phases."""
 
     workload_hash: str
-    structure: tuple[Winograd | Inline | Divide | Block | tuple[str, str], ...]
+    structure: tuple[Winograd | RFactor | Inline | Divide | Block | tuple[str, str], ...]
     workload: Workload = field(compare=False)
     steps: tuple[Step, ...] = field(compare=False)
 
@@ -69,6 +71,9 @@ def _phases(of: _Decisions) -> tuple[Phase, ...]:
     for step in of.steps:
         if isinstance(step, Winograd):
             stages = expand(stages, step)
+    for step in of.steps:
+        if isinstance(step, RFactor):
+            stages = factor_out(stages, step)
     inlined = [s.stage for s in of.steps if isinstance(s, Inline)]
     stages = falling(inline(stages, inlined, workload))
     for step in of.steps:

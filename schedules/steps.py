@@ -8,6 +8,9 @@ has one loop, ``i.0``. Factors need not divide: a remainder becomes a second bod
 ``winograd S N AXES``  compute convolution S, which has windows of 3, from tiles of N (2 or 4) outputs along each window axis;
                        S becomes the stages ``S_data``, ``S_col``, ``S_in``, ``S_mul`` (the products), ``S_row``, ``S_out``,
                        stored with neighbouring ``tiles`` or ``channels`` side by side
+``rfactor S AXIS N``   reduce S in parts of N values of one of its reduction axes (split-K): stage ``S_part`` has the parts along
+                       a first axis ``AXISa``, and S reduces them. Where N leaves a rest, ``S_sum`` reduces the parts,
+                       ``S_rest`` the rest, and S adds the two
 ``inline S``           compute S where it is read. ``t = relu(c); y = t * 2``  ->  ``y = relu(c) * 2``
 ``divide S AXIS N``    walk an axis of the output S as two, blocks of N (which divides its extent) and inside a block, named
                        ``AXISa`` and ``AXISb``. ``y[i] = t[i // N, i % N]``  ->  ``y[a, b] = t[a, b]``, in step with ``t``
@@ -65,6 +68,15 @@ class Winograd(Step):
 
     tile: int
     layout: str
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class RFactor(Step):
+    """``y[i] = sum(f(i, r))``  ->  ``y_part[a, i] = sum(f(i, size * a + b)); y[i] = sum(y_part[a, i])``
+    (:mod:`tilewright.schedules.rfactor`)."""
+
+    axis: str
+    size: int
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -157,6 +169,7 @@ class InPlace(Step):
 
 KEYWORDS: dict[type[Step], str] = {
     Winograd: "winograd",
+    RFactor: "rfactor",
     Inline: "inline",
     At: "at",
     Split: "split",

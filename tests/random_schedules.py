@@ -17,6 +17,7 @@ from tilewright.schedules.factors import product_factors
 from tilewright.schedules.phase import ACC, Phase, PStage
 from tilewright.schedules.phases import phases
 from tilewright.schedules.rewrites import resolve_views
+from tilewright.schedules.rfactor import factor_out
 from tilewright.schedules.steps import (
     At,
     Block,
@@ -26,6 +27,7 @@ from tilewright.schedules.steps import (
     Order,
     Pack,
     Parallel,
+    RFactor,
     Schedule,
     ScheduleError,
     Split,
@@ -207,6 +209,16 @@ class _Composer:
                 steps.append(InPlace(stage.name))
         return steps
 
+    def parted(self, stages: list[Stage]) -> list[RFactor]:
+        """Some reductions in parts, of any size of which there are two."""
+        out: list[RFactor] = []
+        for s in stages:
+            axes = [(a, e) for a, e in s.reduce if e > 1]
+            if axes and (s.body.dtype != "bool" or s.reducer in ("max", "min")) and self.chance(0.25):
+                a, e = self.pick(*axes)
+                out.append(RFactor(s.output, a, int(self.rng.integers(1, e // 2 + 1))))
+        return out
+
     def divided(self, output: Stage, tiles: list[int]) -> list[Divide]:
         """Some axes of the output as two, mostly by the size of a tile that is computed."""
         out: list[Divide] = []
@@ -226,6 +238,9 @@ class _Composer:
             listed = resolve_views(self.workload)
             for step in minimal:
                 listed = expand(listed, step)
+            parted = self.parted(listed)
+            for part in parted:
+                listed = factor_out(listed, part)
             stages = {s.output: s for s in listed}
             inlined = [
                 n for n, s in stages.items() if s.reducer is None and n != self.workload.output and self.chance(0.6)
@@ -234,7 +249,13 @@ class _Composer:
             listing = [[n + BLOCK, n] if n in blocked else [n] for n in stages if n not in inlined]
             kept = [n for names in listing for n in names if n != self.workload.output]
             divided = self.divided(stages[self.workload.output], [s.tile for s in minimal])
-            base: list[Step] = [*minimal, *(Inline(n) for n in inlined), *divided, *(Block(n) for n in blocked)]
+            base: list[Step] = [
+                *minimal,
+                *parted,
+                *(Inline(n) for n in inlined),
+                *divided,
+                *(Block(n) for n in blocked),
+            ]
             later = dict(pairwise([*kept, self.workload.output]))
             into = {n: later[n] if self.chance(0.2) else self.workload.output for n in kept if self.chance(0.6)}
             into |= {n + BLOCK: n for n in blocked if self.chance(0.7)}

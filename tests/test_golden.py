@@ -220,6 +220,26 @@ def test_row_sum_with_spread_accumulators(golden: Golden) -> None:
     golden(str(check(case(make, {"x": values(RNG, (3, 50))}), text)))
 
 
+def test_product_in_parts(golden: Golden) -> None:
+    """Three parts of seven and a rest of two, which the loop that sums the parts adds."""
+    text = """
+    rfactor t0 r0 7
+    at t0_sum t0 tile
+    at t0_rest t0 tile
+    split t0_part i2 8
+    order t0_part i0.0 i2.0 i1.0 i2.1
+    parallel t0_part 2
+    vectorize t0_part i2.1
+    order t0_part_acc r0b.0 i2.1
+    split t0 i1 8
+    vectorize t0 i1.1
+    unroll t0_sum r0a.0
+    order t0_sum r0a.0 i1.1
+    order t0_rest r0.0 i1.1
+    """
+    golden(str(check(matmul(4, 12, 23, constant=False), text, threads=2)))
+
+
 def test_maximum_over_windows(golden: Golden) -> None:
     def make(g: Graph) -> Tensor:
         x = g.input("x", (2, 9, 9))

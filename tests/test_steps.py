@@ -23,6 +23,7 @@ from tilewright.schedules.steps import (
     Order,
     Pack,
     Parallel,
+    RFactor,
     Schedule,
     ScheduleError,
     Split,
@@ -53,6 +54,7 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
     st.builds(InPlace, NAMES),
     st.builds(Block, NAMES),
     st.builds(Divide, NAMES, NAMES, COUNTS),
+    st.builds(RFactor, NAMES, NAMES, COUNTS),
 )
 
 
@@ -78,7 +80,7 @@ def test_equal_steps_are_one_key_and_steps_of_a_kind_are_ordered(a: Step, b: Ste
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("tile t0 i0 8", "schedule line 1: expected one of winograd, inline, at, .*; got 'tile'"),
+        ("tile t0 i0 8", "schedule line 1: expected one of winograd, rfactor, inline, at, .*; got 'tile'"),
         ("split t0 i0 8\nsplit t0 i0 x", "schedule line 2: expected a whole number; got 'x'"),
         ("split t0 i0 -4", "expected a whole number; got '-4'"),
         ("vectorize t0", "'vectorize' expects a value for 'loop'"),
