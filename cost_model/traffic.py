@@ -72,12 +72,14 @@ def footprint(a: Access, span: Mapping[str, Any], target: Target) -> Foot:
 def _crowding(walks: list[tuple[float, Any]], lines: Any, rows: Any, ways: float, sets: int) -> Any:
     """By how much rows that start a fixed number of lines apart crowd into few sets of a cache: 1 if they
     spread or fit."""
-    if all(step < 1 or step != int(step) or math.gcd(int(step), sets or 1) == 1 for step, _ in walks):
+    if all(step < 1 or math.gcd(round(step), sets or 1) == 1 for step, _ in walks):
         return 1.0
     spread = np.maximum(lines / np.maximum(rows, 1.0), 1.0)
     for step, extent in walks:
-        whole = step >= 1 and step == int(step)
-        spread = spread * (np.minimum(extent, sets // math.gcd(int(step), sets)) if whole else extent)
+        nearest = max(round(step), 1)
+        drift = np.abs(step - nearest) * extent  # lines by which the last row is away from where whole steps would be
+        few = np.minimum(extent, sets // math.gcd(nearest, sets) + drift)
+        spread = spread * (few if step >= 1 else extent)
     spread = np.minimum(spread, max(sets, 1))
     return np.where(lines > ways * spread, max(sets, 1) / spread, 1.0)
 

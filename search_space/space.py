@@ -13,13 +13,14 @@ from tilewright.schedules.target import Target
 from tilewright.search_space.attention_rule import attention_sketches
 from tilewright.search_space.injective_rule import copy_steps, injective_sketches
 from tilewright.search_space.prologue import plan
+from tilewright.search_space.rfactor_rule import rfactor_sketches
 from tilewright.search_space.rows_rule import rows_sketches
 from tilewright.search_space.sketch import Open, Sketch
 from tilewright.search_space.tile_rule import tile_sketches
 from tilewright.search_space.winograd_rule import winograd_sketches
 
 Rule = Callable[[Workload, Target], list[Sketch]]
-RULES: tuple[Rule, ...] = (tile_sketches, rows_sketches, attention_sketches, injective_sketches)
+RULES: tuple[Rule, ...] = (tile_sketches, rfactor_sketches, rows_sketches, attention_sketches, injective_sketches)
 OTHER_ALGORITHMS: tuple[Rule, ...] = (winograd_sketches,)
 """Rules whose results round differently from the sums as they are written."""
 

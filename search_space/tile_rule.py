@@ -52,7 +52,7 @@ def tile_sketches(workload: Workload, target: Target) -> list[Sketch]:
         out += _in_blocks(workload, target, p)
         phase = next(ph for ph in parts if any(s.reducer is not None or s.name.endswith(ACC) for s in ph.stages))
         others = [ph for ph in parts if ph is not phase]
-        out += _of_phase(workload, target, phase, others, base, ",pad=inline" if p is not plans[0] else "")
+        out += sketches_of_phase(workload, target, phase, others, base, ",pad=inline" if p is not plans[0] else "")
     return out
 
 
@@ -76,9 +76,11 @@ def _in_blocks(workload: Workload, target: Target, p: Plan) -> list[Sketch]:
     return staged_sketches(workload, target, parts[-1], base, [])
 
 
-def _of_phase(
-    workload: Workload, target: Target, phase: Phase, rest: list[Phase], base: list[Step], suffix: str
+def sketches_of_phase(
+    workload: Workload, target: Target, phase: Phase, rest: list[Phase], base: list[Step], suffix: str = ""
 ) -> list[Sketch]:
+    """Sketches of the reduction in ``phase``; the phases in ``rest``, if they are of one stage, get fixed steps, and ``base`` has what
+    decides that these are the phases."""
     if len(phase.stages) != 2:
         return []
     anchor, leader = phase.stages

@@ -12,10 +12,12 @@ import pytest
 from tilewright.cost_model.analysis import analyse, analyses
 from tilewright.cost_model.features import FEATURES, features, features_and_prior
 from tilewright.cost_model.prior import estimate, prior_ns
+from tilewright.cost_model.traffic import footprint
 from tilewright.graph.expr import Load, all_of, cast, maximum, select, unary
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.graph.workload import Workload, canonical
 from tilewright.schedules.target import Target
+from tilewright.search_space.access import Access
 from tilewright.search_space.sketch import Ints, Sketch, enumerate_points
 from tilewright.search_space.space import space
 
@@ -244,6 +246,18 @@ def test_power_of_two_strides_conflict() -> None:
     conflict = [analyse(s, row(s)).main().conflict[0] for s in (even, odd)]
     assert conflict[0] > 4 * conflict[1]
     assert prior_ns(even, row(even))[0] > 1.5 * prior_ns(odd, row(odd))[0]
+
+
+def test_strides_close_to_a_power_of_two_conflict() -> None:
+    """One element more than a power of two does not spread a few rows over the sets of a cache; a line more does."""
+    even, near, odd = (footprint_of_rows(size) for size in (65536, 65537, 65552))
+    assert even > near > 10 * odd
+
+
+def footprint_of_rows(size: int) -> float:
+    """What the first elements of 32 rows of so many take of the first cache."""
+    a = Access("x", 4, 32 * size, ((32, (("i", 1),)), (size, (("k", 1),))), False, False, False, False)
+    return float(footprint(a, {"i": 32.0, "k": 1.0}, TARGET).occupied[0])
 
 
 def test_uneven_tiles_are_seen() -> None:

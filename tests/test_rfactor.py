@@ -5,10 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from helpers import Case, case, check, run, values
+from helpers import Case, case, check, host, run, values
+from tilewright.cost_model.prior import prior_ns
 from tilewright.graph.expr import maximum
 from tilewright.graph.graph import Graph, Tensor
-from tilewright.schedules.steps import ScheduleError
+from tilewright.schedules.steps import RFactor, ScheduleError
+from tilewright.search_space.candidate import Candidate
+from tilewright.search_space.sketch import Sketch, enumerate_points
+from tilewright.search_space.space import space
+from tilewright.tasks import applies, default_candidate
 
 RNG = np.random.default_rng(0)
 
@@ -84,3 +89,85 @@ def test_tiles_of_parts() -> None:
 def test_what_does_not_apply_is_refused(steps: str, message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
         run(product(5, 9, 23), steps)
+
+
+def parts(c: Case, threads: int = 2) -> list[Sketch]:
+    """The sketches of a workload that reduce in parts."""
+    return [s for s in space(c.workload, host(threads)).sketches if s.name.startswith("parts")]
+
+
+def turned(m: int, n: int, k: int) -> Case:
+    """A product whose factors both lie along the sum, written the other way round than it walks."""
+
+    def make(g: Graph) -> Tensor:
+        a, b = g.input("a", (m, k)), g.input("b", (n, k))
+        y = g.compute((m, n), lambda i, j, r: a[i, r] * b[j, r], (k,), "sum")
+        return g.compute((n, m), lambda j, i: y[i, j] + 1)
+
+    return case(make, {"a": values(RNG, (m, k), whole=True), "b": values(RNG, (n, k), whole=True)}, exact=True)
+
+
+def everything(reducer: str, shape: tuple[int, ...], dtype: str = "float32") -> Case:
+    """A tensor reduced to one number."""
+
+    def make(g: Graph) -> Tensor:
+        x = g.input("x", shape, dtype)
+        return g.compute((), lambda *r: x[r], shape, reducer)
+
+    return case(make, {"x": values(RNG, shape, dtype, whole=True)}, exact=True)
+
+
+CASES = {
+    "product": lambda: product(9, 21, 4099),
+    "epilogue": lambda: product(7, 24, 5003, epilogue=True),
+    "even": lambda: product(8, 16, 4096, epilogue=True),
+    "turned": lambda: turned(5, 9, 4099),
+    "one row": lambda: product(1, 17, 9001),
+    "doubles": lambda: product(6, 5, 4099, dtype="float64"),
+    "sum": lambda: everything("sum", (70001,)),
+    "sum of three axes": lambda: everything("sum", (67, 31, 37)),
+    "short outer axes": lambda: everything("sum", (2, 3, 40009)),
+    "largest": lambda: everything("max", (301, 307), "int32"),
+    "rows": lambda: reduced("min", "float32", (3, 257, 129)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_candidates_are_right(name: str) -> None:
+    """A sample of each sketch, and what the prior likes best, with remainders everywhere."""
+    c = CASES[name]()
+    sketches = parts(c)
+    assert sketches
+    rng = np.random.default_rng(1)
+    for s in sketches:
+        rows = enumerate_points(s, 20_000).rows
+        best = np.argsort(prior_ns(s, rows), kind="stable")[:1]
+        for k in (*best, *rng.choice(len(rows), 2, replace=False)):
+            candidate = Candidate(s, tuple(int(x) for x in rows[k]))
+            assert applies(candidate), f"{s.name} {s.row(rows[k])}: what the constraints let pass is refused"
+            check(c, candidate.schedule, 2)
+
+
+@pytest.mark.parametrize(
+    "c", [everything("sum", (1_000_003,)), everything("max", (67, 131, 137)), product(1, 17, 100_003)]
+)
+def test_few_outputs_are_reduced_in_parts_by_default(c: Case) -> None:
+    default = default_candidate(space(c.workload, host(2)))
+    assert default.sketch.name.startswith("parts")
+    check(c, default.schedule, 2)
+
+
+def test_parts_are_for_several_threads_and_few_outputs() -> None:
+    assert not parts(CASES["sum"](), threads=1)
+    assert not parts(product(512, 512, 512)), "enough tiles of outputs for both threads"
+    assert not parts(everything("sum", (300,))), "too short for threads"
+    assert not parts(reduced("sum", "float32", (4096, 64))), "enough rows for both threads"
+
+
+def test_the_rest_of_parts_is_small() -> None:
+    """What fixed steps reduce is a small share of it, whatever the extent of the axis."""
+    for extent in (64, 67, 97, 1009, 12289, 70001):
+        for s in parts(everything("sum", (extent, 1031))):
+            step = next(x for x in s.template if isinstance(x, RFactor))
+            whole = extent if step.axis == "r0" else 1031
+            assert whole % step.size <= whole // 32
