@@ -19,23 +19,26 @@ from tilewright.tasks import applies, default_candidate
 RNG = np.random.default_rng(0)
 
 
-def product(m: int, n: int, k: int, batch: int = 0, turned: bool = False, constant: bool = False) -> Case:
-    """A product, in a batch, with the second factor the other way round, or known beforehand."""
+def product(
+    m: int, n: int, k: int, batch: int = 0, turned: bool = False, constant: bool = False, long: bool = False
+) -> Case:
+    """A product, in a batch, with the second factor (``turned``) or the first (``long``) the other way round, or known beforehand."""
     lead = (batch,) if batch else ()
+    first = (*lead, k, m) if long else (*lead, m, k)
     second = (*lead, n, k) if turned else (*lead, k, n)
     weights = values(RNG, second, whole=True)
 
     def make(g: Graph) -> Tensor:
-        a = g.input("a", (*lead, m, k))
+        a = g.input("a", first)
         b = g.constant(weights) if constant else g.input("b", second)
 
         def term(*axes: Expr) -> Expr:
             *outer, i, j, r = axes
-            return a[(*outer, i, r)] * (b[(*outer, j, r)] if turned else b[(*outer, r, j)])
+            return a[(*outer, r, i) if long else (*outer, i, r)] * (b[(*outer, j, r)] if turned else b[(*outer, r, j)])
 
         return g.compute((*lead, m, n), term, (k,), "sum")
 
-    return case(make, {"a": values(RNG, (*lead, m, k), whole=True), "b": weights}, exact=True)
+    return case(make, {"a": values(RNG, first, whole=True), "b": weights}, exact=True)
 
 
 def panels(c: Case, threads: int) -> list[Sketch]:
@@ -47,6 +50,7 @@ CASES = {
     "product": lambda: product(29, 43, 50),
     "turned": lambda: product(35, 53, 22, turned=True),
     "batch": lambda: product(26, 37, 19, batch=3),
+    "long steps": lambda: product(67, 41, 23, long=True),
     "few columns": lambda: product(61, 9, 33),
 }
 
@@ -104,3 +108,12 @@ def test_packing_again_costs() -> None:
     model = analyse(s, row).phases[-1].model
     assert float(np.max(model.pack_bytes)) == 5 * weights.nbytes
     check(c, Candidate(s, tuple(int(x) for x in row[0])).schedule, 2)
+
+
+def test_a_factor_that_the_reduction_walks_in_long_steps_is_packed_too() -> None:
+    """A transposed first factor of long rows; not one whose rows are read on and on, nor one of short steps."""
+    both = [s for s in panels(product(67, 41, 23, long=True), 1) if "pack=01" in s.name]
+    assert both
+    assert all(len([p for p in s.template if isinstance(p, Pack)]) == 2 for s in both)
+    for other in (product(67, 41, 23), product(12, 41, 23, long=True)):
+        assert not [s for s in panels(other, 1) if "pack=01" in s.name]
