@@ -13,7 +13,9 @@ onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
+from tilewright import cli_info  # noqa: E402
 from tilewright.cli import main  # noqa: E402
+from tilewright.measure import Ceilings  # noqa: E402
 
 
 def tiny(path: Path, nodes: list[str] | None = None) -> Path:
@@ -178,3 +180,14 @@ def test_device() -> None:
     assert shown.exit_code == 0
     assert "host" in json.loads(shown.stdout)["known"]
     assert call("device", "--target", "zen3").exit_code == 0
+
+
+def test_device_says_that_another_program_disturbed_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rate that several threads did not reach together is shown, with a note beside it."""
+    for two, noted in ((99.0, True), (199.0, False)):
+        rates = Ceilings({"float32": {1: 100.0, 2: two}}, (), 1.0)
+        monkeypatch.setattr(cli_info, "measure_ceilings", lambda target, rates=rates: rates)
+        shown = call("device", "--threads", 2)
+        assert shown.exit_code == 0
+        assert ("another program used a core" in shown.stderr) is noted
+        assert "GFLOP/s" in shown.stdout

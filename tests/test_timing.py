@@ -12,7 +12,7 @@ import pytest
 
 from tilewright.graph.graph import Graph
 from tilewright.graph.workload import Workload, canonical
-from tilewright.measure.ceilings import levels, measure_ceilings
+from tilewright.measure.ceilings import Bandwidth, Ceilings, levels, measure_ceilings
 from tilewright.measure.harness import Harness
 from tilewright.measure.inputs import NORMAL, generate
 from tilewright.measure.limits import Limit
@@ -253,3 +253,17 @@ def test_ceilings_on_several_threads(tmp_path: Path) -> None:
     assert set(found.fma_gflops["float32"]) == {1, 2}
     assert {b.threads for b in found.bandwidth} == {1, 2}
     assert all(b.gb_per_s > 0 for b in found.bandwidth)
+
+
+def test_ceilings_say_what_another_program_disturbed() -> None:
+    """Several threads that are slower together than one are no ceiling."""
+    rates = {"float32": {1: 100.0, 2: 196.0}, "float64": {1: 50.0, 2: 49.0}}
+
+    def found(*gb: tuple[str, int, float]) -> Ceilings:
+        return Ceilings(rates, tuple(Bandwidth(level, "nt_copy", n, 1 << 20, x) for level, n, x in gb), 1.0)
+
+    assert found(("l1", 1, 200.0), ("l1", 2, 5.0), ("l2", 1, 100.0), ("l2", 2, 150.0)).disturbed() == [
+        "float64 multiply-add",
+        "L1 non-temporal copy",
+    ]
+    assert found(("l1", 1, 200.0)).to_dict()["disturbed"] == ["float64 multiply-add"]

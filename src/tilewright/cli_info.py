@@ -212,3 +212,9 @@ def device_command(target_name: str, threads: int | None, ceilings: bool, as_jso
     if measured is not None:
         rows += [(f"peak {k}", v) for k, v in measured.rows()]
     print_table(f"target {target.name}", ("", ""), rows)
+    if measured is not None and (slow := measured.disturbed()):
+        click.echo(
+            f"note: {target.threads} threads together were slower than one thread ({', '.join(slow)}): another program used a "
+            "core. Measure again when the machine is idle.",
+            err=True,
+        )
