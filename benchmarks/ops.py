@@ -23,6 +23,7 @@ import tilewright
 from benchmarks import common
 from benchmarks.peers import PEERS, Lacking, Peer, open_peers
 from benchmarks.workloads import SUITES, Workload, suite
+from tilewright.schedules.pool import region_cost_ns
 
 DEFAULT_PEERS = ["numpy", "torch", "onnxruntime"]
 Row = dict[str, Any]
@@ -107,6 +108,7 @@ def measure(
         "from_records": [covered, kernels],
         "flops": workload.flops,
         "bytes": workload.nbytes,
+        "region_ns": region_cost_ns(threads) if threads > 1 else None,
         "notes": notes,
     }
 

@@ -127,9 +127,18 @@ def operators(reports: Sequence[Report]) -> str:
     peers = list(dict.fromkeys(p for r in reports for p in r.get("peers", {})))
     for (suite, threads), rows in groups(reports, lambda r: (r["suite"], r["threads"])).items():
         parts += [f"### {SUITE_TITLES.get(suite, suite)}, {threads_text(threads)}"]
-        parts += ["\n".join(table_lines(*ops.table(rows, peers)))]
+        parts += ["\n".join(table_lines(*ops.table(rows, peers))), regions(rows)]
     parts += ["\n".join(line for r in reports for line in notes(r))]
     return "\n\n".join(p for p in parts if p)
+
+
+def regions(rows: Sequence[Row]) -> str:
+    """How far apart the cores were: an empty parallel region, once a row."""
+    found = sorted(r["region_ns"] for r in rows if r.get("region_ns") is not None)
+    if not found:
+        return ""
+    middle = found[len(found) // 2]
+    return f"An empty parallel region, measured once a row, took {found[0]:.0f} to {found[-1]:.0f} ns (median {middle:.0f})."
 
 
 def networks(reports: Sequence[Report]) -> str:

@@ -242,3 +242,12 @@ def test_the_documents_have_the_marks() -> None:
     for tag in ("machine", "ceilings", "operators", "models", "tvm", "convergence"):
         assert "new" in report.fill(page, tag, "new")
     assert "new" in report.fill(front, "measured", "new")
+
+
+def test_how_far_apart_the_cores_were(tmp_path: Path) -> None:
+    """The cost of a parallel region is said with a table of several threads, and only where it was measured."""
+    rows = [op_row("a", 1.0, region_ns=450.0), op_row("b", 1.0, region_ns=1210.0), op_row("c", 1.0, 1, region_ns=None)]
+    text = report.operators([ops_report(*rows)])
+    assert "took 450 to 1210 ns" in text
+    assert text.count("empty parallel region") == 1
+    assert "parallel region" not in report.operators([ops_report(op_row("a", 1.0))])
