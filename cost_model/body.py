@@ -26,6 +26,8 @@ GUARDED_LANE = 2.0
 CONSTANTS = 0.6
 """Constants loaded for each operation of a function, once a body."""
 LOOP_UOPS = 3.0
+IN_ORDER = 3.0
+"""Shuffles of a vector of elements two apart with its lanes in order; a reduction leaves that to the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ def body(s: StageModel, target: Target, width: Mapping[str, Any]) -> Body:
     lanes = lanes_of(s, target)
     v = s.vector
     wide = vector_width(s, width)
-    registers = _pieces(wide, lanes)
+    # in registers, a rest of several vectors is one with idle lanes
+    registers = np.ceil(wide / lanes) if s.reducer is not None or s.maths else _pieces(wide, lanes)
     repeat: Any = 1.0
     unrolled: Any = 1.0
     for a, w in width.items():
@@ -191,8 +194,8 @@ def _moves(
     stride = 1 if a.packed else abs(a.stride(v))
     if stride == 1:
         return "contiguous", other * pieces, 0.0, kept * pieces
-    if stride == 2 and not a.store and not s.guards:
-        shuffles = other * pieces * np.where(pieces > 1.0, 3.0, 1.5)
+    if stride == 2 and not a.store:
+        shuffles = other * pieces * (1.0 if s.reducer is not None else IN_ORDER)
         return "contiguous", other * pieces * 2.0, shuffles, kept * pieces
     turned = transposed(a, s, width)
     if turned is None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from tilewright.graph.expr import all_of, binary
 from tilewright.graph.stage import identity
+from tilewright.schedules.lanes import room
 from tilewright.schedules.loops import StageLoops
 from tilewright.schedules.nest import Alloc, Buffer, If, Node, seq
 from tilewright.schedules.opening import open_all
@@ -42,7 +43,8 @@ def accumulate(
     blocks = [i for i in loops.items[:inner] if i.axis not in axes]
     counts = separate_loops(stage, loops, items, sizes)
     in_place = local.buffer.scope == "register" or (inner == 0 and not counts)
-    result = local if in_place else _registers(f"{stage.name}.acc", axes, local, state, dtype)
+    lane = next((i.axis for i in loops.items if i.kind == "vector"), None)
+    result = local if in_place else _registers(f"{stage.name}.acc", axes, local, state, dtype, lane)
 
     def each(body: Body) -> Node:
         """``body`` for every element of the result that is computed here."""
@@ -77,14 +79,14 @@ def accumulate(
     return node if in_place else Alloc(result.buffer, node)
 
 
-def _registers(name: str, axes: list[str], like: Local, state: State, dtype: str) -> Local:
-    """A register for each element of ``like`` at this point, in the same order."""
+def _registers(name: str, axes: list[str], like: Local, state: State, dtype: str, lane: str | None) -> Local:
+    """A register for each element of ``like`` at this point, in the same order, with room for idle lanes behind rows of ``lane``."""
     strides: dict[str, int] = {}
     size = 1
     for a in sorted(axes, key=lambda a: like.strides[a]):
         strides[a] = size
         width = state.width[a]
         assert isinstance(width, int)
-        size *= width
+        size *= room(width) if a == lane and size == 1 else width
     check(size <= MAX_REGISTER_ELEMENTS, f"{name}: expected at most {MAX_REGISTER_ELEMENTS} accumulators; got {size}")
     return Local(Buffer(name, size, dtype, "register"), strides, {a: state.base[a] for a in axes})

@@ -13,6 +13,7 @@ from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import Var, var
 from tilewright.graph.traverse import loads, variables
 from tilewright.schedules.accumulators import accumulate
+from tilewright.schedules.lanes import room
 from tilewright.schedules.loops import StageLoops
 from tilewright.schedules.nest import Buffer, Node, Seq, seq
 from tilewright.schedules.opening import open_all, open_loop, resolve
@@ -35,9 +36,10 @@ def local_buffer(stage: PStage, placement: Placement, state: State) -> Local:
     strides: dict[str, int] = {}
     size = 1
     constant = _constant_addresses(stage, loops, placement)
+    lanes = {i.axis for i in loops.items if i.kind == "vector"}
     for k, a in enumerate(reversed(sorted(axes, key=lambda a: last.get(a, -1)))):
         strides[a] = size
-        size *= cap(state.width[a])
+        size *= room(cap(state.width[a])) if k == 0 and constant and a in lanes else cap(state.width[a])
         if k == 0 and not constant and _across(loops, a):
             size = _odd_lines(size, stage.body.dtype)
     scope = "register" if constant and size <= MAX_REGISTER_ELEMENTS else "thread"

@@ -2,7 +2,7 @@
 
 Unrolled loops are repeated here, with their variables as constants; a register buffer is an ``alloca`` whose addresses
 are then all constant, so that LLVM's SROA turns it into SSA values; a vector loop is written in pieces of a power of
-two of lanes (24 is 16 and 8), which LLVM splits or widens to what the target has.
+two of lanes (:mod:`~tilewright.schedules.lanes`), which LLVM splits or widens to what the target has.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import Const
 from tilewright.schedules.emit import memory_type
 from tilewright.schedules.invariant import invariants
+from tilewright.schedules.lanes import may_idle, powers_of_two, with_idle_lanes
 from tilewright.schedules.nest import Alloc, If, Loop, Node, Seq, Store
 from tilewright.schedules.write_memory import ZERO_BYTES
 from tilewright.schedules.write_scope import Scope
@@ -31,6 +32,8 @@ class NodeWriter:
         self.scratch = scratch
         self.top = 0
         self.peak = 0
+        self.registers: dict[str, int] = {}
+        """Sizes of the register buffers."""
 
     def node(self, n: Node) -> None:
         """Write one node."""
@@ -91,14 +94,17 @@ class NodeWriter:
         del self.scope.vars[n.var]
 
     def _vector(self, n: Loop) -> None:
-        first = 0
-        for lanes in powers_of_two(constant_extent(n)):
+        scope, first, width = self.scope, 0, constant_extent(n)
+        vectors = [(k, k) for k in powers_of_two(width)]
+        if may_idle(n, width, self.registers):
+            vectors = with_idle_lanes(width)
+        for lanes, used in vectors:
             if lanes == 1:
                 self._iteration(n, first)
             else:
-                self.scope.lane, self.scope.first = (n.var, lanes), first
+                scope.lane, scope.first, scope.used = (n.var, lanes), first, used
                 self.node(n.body)
-                self.scope.lane, self.scope.first = None, 0
+                scope.lane, scope.first, scope.used = None, 0, 1
             first += lanes
 
     def _counted(self, start: str, stop: str, body: Callable[[str], None]) -> None:
@@ -143,8 +149,10 @@ class NodeWriter:
             self.fn.allocas.append(f"  {name} = alloca [{b.size} x {memory_type(b.dtype)}], align {ALIGN}")
             scope.pointers[b.name] = (name, b.dtype)
             scope.registers.add(b.name)
+            self.registers[b.name] = b.size
             self.node(n.body)
             scope.registers.discard(b.name)
+            del self.registers[b.name]
         else:
             offset = self.top
             self.top += -(-(b.size * SIZES[b.dtype] + ZERO_BYTES) // ALIGN) * ALIGN
@@ -164,9 +172,3 @@ def constant_extent(n: Loop) -> int:
     """The extent of a loop that has a constant one."""
     assert isinstance(n.extent, Const)
     return int(n.extent.value)
-
-
-def powers_of_two(width: int) -> list[int]:
-    """A vector width as descending powers of two: LLVM splits a loop-carried ``<24 x float>`` into scalars, but not
-    two of 16 and 8."""
-    return [1 << k for k in range(width.bit_length() - 1, -1, -1) if width >> k & 1]

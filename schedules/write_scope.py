@@ -37,6 +37,8 @@ class Scope:
     """Variable and lanes of the vector loop around."""
     first: int = 0
     """The first lane of the piece of a vector loop being written."""
+    used: int = 1
+    """How many lanes of that piece are elements; the rest are idle."""
     unrolled: dict[str, int] = field(default_factory=dict)
     """Loops around that are repeated, with their extents, as far as every iteration comes to the place where the
     next instruction is written."""
@@ -46,6 +48,8 @@ class Scope:
     """Where this does not hold, nothing may be read."""
     row: Value | None = None
     """A condition of all lanes together beside a ``guard`` that differs from lane to lane."""
+    swapped: bool = False
+    """Whether the lanes of vectors are in the order :func:`~tilewright.schedules.write_memory.swapped`."""
     addresses: list[dict[Key, str]] = field(default_factory=lambda: [{}])
     loaded: dict[Key, Value] = field(default_factory=dict)
     computed: dict[Expr, Value] = field(default_factory=dict)

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from tilewright.graph.affine import Affine
 from tilewright.graph.dtypes import FLOATS, SIZES
-from tilewright.graph.expr import Op
+from tilewright.graph.expr import Const, Expr, Load, Op
+from tilewright.graph.traverse import loads, variables
 from tilewright.schedules import write_memory as memory
 from tilewright.schedules.across import REDUCER_OPS, across
 from tilewright.schedules.emit import FAST, Value, vector_type
@@ -45,6 +46,8 @@ def store(scope: Scope, n: Store) -> None:
             for first in range(0, v.lanes, length):  # rows that begin within a vector's length of each other
                 piece = scope.fn.shuffle(v, None, list(range(first, first + length)))
                 _write(scope, memory.offset(scope, pointer, constant + first, dtype), piece, dtype, True)
+        elif scope.lane is not None and scope.used < lanes and n.tensor not in scope.registers:
+            _write_used(scope, pointer, constant, v, dtype)
         else:
             _write(scope, place, v, dtype, n.stream and v.lanes == length > 1)
     elif (waiting := next(((h, s) for h in scope.held if (s := h.steps(n)) is not None), None)) is not None:
@@ -87,14 +90,63 @@ def _across(scope: Scope, n: Store) -> Value:
 
 def _updated(scope: Scope, n: Store, old: Callable[[], Value]) -> Value:
     """The new value of a store, in every lane."""
-    fn, lanes, v = scope.fn, scope.lanes, n.value
+    fn, lanes = scope.fn, scope.lanes
     if n.reducer is None:
-        return fn.splat(value(scope, v), lanes)
+        return fn.splat(value(scope, n.value), lanes)
+    if not _every_second(scope, n):
+        return _reduced(scope, n, old())
+    # the order of the lanes is put right before and after, which LLVM makes one change before and after a chain of updates
+    scope.swapped = True
+    new = _reduced(scope, n, _swapped(scope, old()))
+    scope.swapped = False
+    return _swapped(scope, new)
+
+
+def _reduced(scope: Scope, n: Store, old: Value) -> Value:
+    """What a reduction makes of the old value."""
+    fn, lanes, v = scope.fn, scope.lanes, n.value
+    assert n.reducer is not None
     if n.reducer == "sum" and isinstance(v, Op) and v.kind == "mul" and v.dtype in FLOATS:
         factors = [fn.splat(value(scope, f), lanes) for f in v.args]
-        return fn.intrinsic("fmuladd", [*factors, old()], v.dtype, lanes, FAST)
+        return fn.intrinsic("fmuladd", [*factors, old], v.dtype, lanes, FAST)
     new = fn.splat(value(scope, v), lanes)
-    return operate(fn, REDUCER_OPS[n.reducer], [old(), new], v.dtype, scope.helpers)
+    return operate(fn, REDUCER_OPS[n.reducer], [old, new], v.dtype, scope.helpers)
+
+
+def _every_second(scope: Scope, n: Store) -> bool:
+    """Whether all that differs from lane to lane in a reduction are elements two apart, read in whole vectors."""
+    if scope.lane is None or n.tensor not in scope.registers:
+        return False
+    lane, found = scope.lane[0], set(loads(n.value))
+    if any(SIZES[e.dtype] * scope.lanes % memory.WIDE_BYTES or scope.affine(e.index[0]) is None for e in found):
+        return False
+    apart = {e for e in found if lane in variables(e)}
+    return bool(apart) and all(_apart(scope, e) == 2 for e in apart) and _through_loads(n.value, lane)
+
+
+def _apart(scope: Scope, e: Load) -> int:
+    a = scope.affine(e.index[0])
+    assert a is not None
+    assert scope.lane is not None
+    return a.coefficient(scope.lane[0])
+
+
+def _through_loads(e: Expr, lane: str) -> bool:
+    """Whether ``e`` depends on the lane only by what it loads, or by where a load of elements two apart is zero instead."""
+    if isinstance(e, Load) or lane not in variables(e):
+        return True
+    if isinstance(e, Op) and e.kind == "select" and lane in variables(e.args[0]):
+        condition, then, otherwise = e.args
+        guarded = isinstance(then, Load) and lane in variables(then) and not list(loads(condition))
+        return guarded and isinstance(otherwise, Const) and otherwise.value == 0
+    return isinstance(e, Op) and all(_through_loads(x, lane) for x in e.args)
+
+
+def _swapped(scope: Scope, v: Value) -> Value:
+    """A value with the middle quarters of its vectors swapped."""
+    width = memory.WIDE_BYTES // SIZES[v.dtype]
+    order = [first + k for first in range(0, v.lanes, width) for k in memory.swapped(width)]
+    return scope.fn.shuffle(v, None, order)
 
 
 def _aligned(scope: Scope, a: Affine, most: int) -> int:
@@ -102,6 +154,15 @@ def _aligned(scope: Scope, a: Affine, most: int) -> int:
     steps = [c for name, c in a.terms if scope.lane is None or name != scope.lane[0]]
     grain = math.gcd(a.const + scope.first, *steps)
     return min(most, grain & -grain) if grain else most
+
+
+def _write_used(scope: Scope, pointer: str, constant: int, v: Value, dtype: str) -> None:
+    """The lanes that are elements, as two vectors, which overlap where that takes one less."""
+    half = 1 << scope.used.bit_length() - 1
+    rest = scope.used - half
+    for first, length in ((0, half), (half, rest) if rest.bit_count() == 1 else (rest, half)):
+        part = scope.fn.shuffle(v, None, list(range(first, first + length)))
+        _write(scope, memory.offset(scope, pointer, constant + first, dtype), part, dtype)
 
 
 def _write(scope: Scope, place: str, v: Value, dtype: str, stream: bool = False) -> None:

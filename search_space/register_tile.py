@@ -119,6 +119,8 @@ def spatial_sketch(
     if panels:  # the blocks are what threads share
         rows = prod(extents[a] for a in roles.others) * extents[v]
         wanted["vb"] = max(1, min(8, rows // (2 * lanes * PIECES * target.threads)))
+    if whole and extents[v] in across:
+        wanted |= {"v": extents[v], "r0": max(1, target.vector_registers // 2 // -(-extents[v] // lanes))}
     for p in params:
         goal = wanted.get(p.name, max(p.values))
         preferred[p.name] = min(p.values, key=lambda x: (abs(x - goal), x))
@@ -130,10 +132,9 @@ def constraints_of(
     roles: Roles, target: Target, lanes: int, names: list[str], extents: dict[str, int], nbytes: int
 ) -> tuple[Constraint, ...]:
     """What a register tile must satisfy: registers, code size, blocks no larger than the axis."""
-    rest = np.array([k.bit_count() for k in range(lanes)])  # a vector loop is cut into powers of two
 
     def vectors(c: Columns) -> Ints:
-        out: Ints = c["v"] // lanes + rest[c["v"] % lanes]
+        out: Ints = -(-c["v"] // lanes)
         return out
 
     def repeats(c: Columns) -> Ints:
