@@ -19,6 +19,8 @@ from tilewright.search_space.sketch import Columns, Constraint, Ints, Mask, Open
 
 SMALL_REDUCTION = 7
 """Reduction axes up to this extent (the windows of a convolution) may be unrolled whole."""
+WINDOW = 25
+"""Elements of a window that is unrolled whole in a sensible candidate."""
 
 PIECES = 4
 """Blocks of vectors for each thread, if only they are parallel, below which threads end apart."""
@@ -119,8 +121,12 @@ def spatial_sketch(
     if panels:  # the blocks are what threads share
         rows = prod(extents[a] for a in roles.others) * extents[v]
         wanted["vb"] = max(1, min(8, rows // (2 * lanes * PIECES * target.threads)))
-    if whole and extents[v] in across:
-        wanted |= {"v": extents[v], "r0": max(1, target.vector_registers // 2 // -(-extents[v] // lanes))}
+    if (
+        whole and extents[v] in across
+    ):  # rows of windows: what is beyond an edge is known where all of them are unrolled
+        wanted |= {"v": extents[v], "vb": 1, "r0": max(1, target.vector_registers // 2 // -(-extents[v] // lanes))}
+        windows = prod(extents[a] for a in reduce)
+        wanted |= dict.fromkeys([f"u{k}" for k in range(len(reduce))], SMALL_REDUCTION if windows <= WINDOW else 1)
     for p in params:
         goal = wanted.get(p.name, max(p.values))
         preferred[p.name] = min(p.values, key=lambda x: (abs(x - goal), x))

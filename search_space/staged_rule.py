@@ -26,6 +26,8 @@ from tilewright.search_space.overlap import regions
 from tilewright.search_space.prologue import worth_threads
 from tilewright.search_space.sketch import Columns, Constraint, Floats, Ints, Open, Param, Sketch
 
+WIDTHS = (1, 2, 3)
+"""Vectors of a vector loop."""
 COPIED = 8
 """Pixels of a row that are written out together: neighbours are transposed in registers."""
 
@@ -107,9 +109,10 @@ def _sketch(
     v, t, q, d = roles.vector, roles.tile, roles.rows, roles.depth
     extents = anchor.extents
     lanes = target.lanes(anchor.body.dtype)
+    even = [-(-extents[v] // (k * lanes * target.threads)) for k in WIDTHS]  # one block for each thread
     params = [
-        Param("v", tuple(k * lanes for k in (1, 2, 3) if k * lanes < extents[v] + lanes), "width of the vector loop"),
-        Param("vb", _powers(-(-extents[v] // lanes), (1, 2, 4, 8)), "vector tiles in a block"),
+        Param("v", tuple(k * lanes for k in WIDTHS if k * lanes < extents[v] + lanes), "width of the vector loop"),
+        Param("vb", tuple(sorted({*_powers(-(-extents[v] // lanes), (1, 2, 4, 8)), *even})), "vector tiles in a block"),
         Param(
             "r", tuple(r for r in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12) if r <= extents[t]), f"repeats of {t} in registers"
         ),
@@ -161,7 +164,7 @@ def _sketch(
     read = math.prod(extents[a] for a in roles.windows)
     panel = max(8, target.l1d_bytes // 2 // (2 * lanes * SIZES[anchor.body.dtype] * read))
     unrolled = 1 if roles.windows else 4
-    wide, rows = (8, 8) if q is None else (2, 2)
+    wide, rows = (min(8, even[1]), 8) if q is None else (2, 2)
     wanted = {"v": 2 * lanes, "r": 6, "vb": wide, "kb": panel // unrolled, "u": unrolled, "b": rows}
     preferred = {p.name: _nearest(p.values, wanted[p.name]) for p in params}
     name = f"staged[v={v},r={t}{',pad=block' if copies else ''}]"
