@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from tilewright.cost_model.body import transposed
 from tilewright.cost_model.tile import TileCost, tile_cost
-from tilewright.cost_model.traffic import FITS, OPEN_PLACES, WAYS, footprint, run_bytes, traffic
+from tilewright.cost_model.traffic import FITS, OPEN_PLACES, WAYS, Foot, footprint, run_bytes, traffic
 from tilewright.graph.stage import TensorType
 from tilewright.graph.traverse import loads
 from tilewright.schedules.phase import Phase
@@ -211,6 +211,8 @@ def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int, e
             once = _once(a, s)
             if everything is not None and once:  # a line that is used whole before others crowd it out is not missed
                 part = np.where(run_bytes(a, s.loops, WAYS) < target.line_bytes, part, 0.0)
+            elif s.reduce and not a.store:
+                part = np.where(_ahead(a, s, f[max(deep - 1, 0)], target.line_bytes), 0.0, part)
             total, sparse = total + bytes_ * times, sparse + part * times
             if level == LEVELS - 1 or (level and once and s.reduce):
                 run = np.maximum(run_bytes(a, s.loops, OPEN_PLACES), float(target.line_bytes))
@@ -248,6 +250,12 @@ def _times(a: Access, again: set[str], fits: list[NDArray[np.bool_]], depth: int
 def _once(a: Access, s: StageModel) -> bool:
     """Whether each element is touched just once."""
     return {x for x, e in s.extents.items() if e > 1} <= a.axes()
+
+
+def _ahead(a: Access, s: StageModel, foot: Foot, line: int) -> Any:
+    """Whether crowded sets do not matter: whole lines are used at once and, as there are others in their pages, fetched ahead."""
+    run = run_bytes(a, s.loops, WAYS)
+    return (run >= line) & (np.mod(run, line) == 0) & (foot.moved >= 2.0 * line * foot.pages)
 
 
 def _whole(a: Access, s: StageModel, span: Mapping[str, Any]) -> Any:

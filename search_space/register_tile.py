@@ -127,6 +127,8 @@ def spatial_sketch(
         wanted |= {"v": extents[v], "vb": 1, "r0": max(1, target.vector_registers // 2 // -(-extents[v] // lanes))}
         windows = prod(extents[a] for a in reduce)
         wanted |= dict.fromkeys([f"u{k}" for k in range(len(reduce))], SMALL_REDUCTION if windows <= WINDOW else 1)
+    for block, unit, a in (("vb", "v", v), *(("r0b", "r0", a) for a in roles.tiled[:1])):  # no larger than the axis
+        wanted[block] = min(wanted[block], -(-extents[a] // min(wanted[unit], extents[a])))
     for p in params:
         goal = wanted.get(p.name, max(p.values))
         preferred[p.name] = min(p.values, key=lambda x: (abs(x - goal), x))

@@ -47,10 +47,10 @@ PARTS = (8, 4, 2, 1)
 """Parts for each thread: the most that fit, as small ones even out how far threads are and stay in a cache."""
 REUSED = 4
 """Uses of each element from which on a reduction is bound by arithmetic."""
-TILES = 32
-"""Register tiles of outputs for each thread up to which parts may pay in a reduction with reuse: they read less of the factors."""
-VECTORS = 4
-"""Vectors of outputs for each thread up to which they may pay in one without."""
+TILES = 4
+"""Register tiles of outputs, or vectors where nothing is reused, for each thread up to which parts may pay."""
+LONG_TILES = 64
+"""Register tiles up to which they may pay where what one reads does not fit the second cache: what a tile of a part reads does."""
 ROWS = 6
 """Rows of a usual register tile."""
 SHORTEST = 64
@@ -64,10 +64,10 @@ WORTH_THREADS = 50_000
 def rfactor_sketches(workload: Workload, target: Target) -> list[Sketch]:
     """Sketches of a workload with exactly one reduction, long and to few outputs; none for any other."""
     p = plan(workload)
-    if len(p.reductions) != 1 or not worth_threads(workload, target):
+    if len(p.reductions) != 1:
         return []
     whole = next(s for s in resolve_views(workload) if s.output == p.reductions[0])
-    if not _few_outputs(whole, target):
+    if not _few_outputs(whole, target, worth_threads(workload, target)):
         return []
     for parts in PARTS:
         step = _step(whole, parts * target.threads, target)
@@ -76,7 +76,8 @@ def rfactor_sketches(workload: Workload, target: Target) -> list[Sketch]:
     return []
 
 
-def _few_outputs(s: Stage, target: Target) -> bool:
+def _few_outputs(s: Stage, target: Target, threads: bool) -> bool:
+    """Whether there are too few outputs for ``threads``, or for what they read to stay in a cache."""
     if s.body.dtype == "bool" and s.reducer not in ("max", "min"):
         return False
     outputs = prod(e for _, e in s.axes)
@@ -85,10 +86,12 @@ def _few_outputs(s: Stage, target: Target) -> bool:
         (prod(s.extents[a] for a in variables(f)) for f in product_factors(s.body) if loads(f)),
         default=every,
     )
-    lanes = target.lanes(s.body.dtype) if s.body.dtype != "bool" else 8
-    if every >= REUSED * read:
-        return outputs <= TILES * target.threads * ROWS * 2 * lanes
-    return outputs <= VECTORS * target.threads * 2 * lanes
+    width = 2 * (target.lanes(s.body.dtype) if s.body.dtype != "bool" else 8)
+    if every < REUSED * read:
+        return threads and outputs <= TILES * target.threads * width
+    walked = every // outputs * (ROWS + width) * SIZES[s.body.dtype]
+    most = LONG_TILES if walked > target.l2_bytes else TILES * target.threads if threads else 0
+    return outputs <= most * ROWS * width
 
 
 def _step(s: Stage, parts: int, target: Target) -> RFactor | None:
@@ -159,7 +162,7 @@ def _last(phase: Phase, target: Target) -> list[Step]:
         static = [f"{axis}.1"]
         steps += [Split(leader.name, axis, (min(2 * lanes, extent),)), Vectorize(leader.name, static[0])]
     points = sum(prod(s.extents.values()) for s in phase.stages)
-    if leader.axes and points >= WORTH_THREADS:
+    if leader.axes and target.threads > 1 and points >= WORTH_THREADS:
         steps.append(Parallel(leader.name, len(leader.axes)))
     for s in phase.stages[:-1]:
         if static and _walks(s, leader.axes):

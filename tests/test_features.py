@@ -29,10 +29,10 @@ def finish(g: Graph, out: Tensor) -> Workload:
     return canonical(g.nodes, out.name, g.types, g.constants)[0]
 
 
-def matmul(m: int, n: int, k: int, dtype: str = "float32") -> Workload:
+def matmul(m: int, n: int, k: int, dtype: str = "float32", constant: bool = True) -> Workload:
     g = Graph()
     a = g.input("a", (m, k), dtype)
-    b = g.constant(np.ones((k, n)), "b", dtype)
+    b = g.constant(np.ones((k, n)), "b", dtype) if constant else g.input("b", (k, n), dtype)
     return finish(g, g.compute((m, n), lambda i, j, r: a[i, r] * b[r, j], reduce=(k,), reducer="sum"))
 
 
@@ -252,6 +252,19 @@ def test_strides_close_to_a_power_of_two_conflict() -> None:
     """One element more than a power of two does not spread a few rows over the sets of a cache; a line more does."""
     even, near, odd = (footprint_of_rows(size) for size in (65536, 65537, 65552))
     assert even > near > 10 * odd
+
+
+def test_crowded_lines_that_are_used_whole_are_fetched_ahead() -> None:
+    """Columns of a matrix a cache line wide: not where each line is in a page of its own."""
+
+    def scattered(size: int, width: int) -> float:
+        sketch = find(matmul(96, size, 512, constant=False), "tile[v=i1,r=i0,ov,pack=-]")
+        a = analyse(sketch, row(sketch, v=width, vb=1, r0=6, r0b=8, u0=4))
+        return float(a.main().scattered[0][0])
+
+    assert scattered(512, 16) == 0
+    assert scattered(512, 8) > 0
+    assert scattered(1024, 16) > 0
 
 
 def footprint_of_rows(size: int) -> float:

@@ -11,7 +11,7 @@ from tilewright.cost_model.prior import prior_ns
 from tilewright.graph.expr import Expr
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.schedules.steps import Order, Pack, Parallel
-from tilewright.search_space.candidate import Candidate
+from tilewright.search_space.candidate import Candidate, legal
 from tilewright.search_space.sketch import Sketch, enumerate_points
 from tilewright.search_space.space import space
 from tilewright.tasks import applies, default_candidate
@@ -92,6 +92,15 @@ def test_large_products_on_several_threads_pack_panels() -> None:
     c = product(512, 512, 512)
     assert "panel" in default_candidate(space(c.workload, host(2))).sketch.name
     assert "panel" not in default_candidate(space(c.workload, host(1))).sketch.name
+
+
+def test_what_is_preferred_is_legal_on_short_axes() -> None:
+    """A block as large as a short axis, and no larger: otherwise the nearest legal point is one of other registers."""
+    for m, n in ((64, 64), (5, 40), (200, 9)):
+        for s in space(product(m, n, 300).workload, host(2)).sketches:
+            if s.name.startswith("tile"):
+                row = np.array([[s.preferred[p.name] for p in s.params]])
+                assert legal(s, row)[0], f"{s.name}: {s.row(row[0])}"
 
 
 def test_packing_again_costs() -> None:
