@@ -64,10 +64,10 @@ WORTH_THREADS = 50_000
 def rfactor_sketches(workload: Workload, target: Target) -> list[Sketch]:
     """Sketches of a workload with exactly one reduction, long and to few outputs; none for any other."""
     p = plan(workload)
-    if len(p.reductions) != 1:
+    if len(p.reductions) != 1 or not worth_threads(workload, target):
         return []
     whole = next(s for s in resolve_views(workload) if s.output == p.reductions[0])
-    if not _few_outputs(whole, target, worth_threads(workload, target)):
+    if not _few_outputs(whole, target):
         return []
     for parts in PARTS:
         step = _step(whole, parts * target.threads, target)
@@ -76,8 +76,8 @@ def rfactor_sketches(workload: Workload, target: Target) -> list[Sketch]:
     return []
 
 
-def _few_outputs(s: Stage, target: Target, threads: bool) -> bool:
-    """Whether there are too few outputs for ``threads``, or for what they read to stay in a cache."""
+def _few_outputs(s: Stage, target: Target) -> bool:
+    """Whether there are too few outputs for the threads, or for what they read to stay in a cache."""
     if s.body.dtype == "bool" and s.reducer not in ("max", "min"):
         return False
     outputs = prod(e for _, e in s.axes)
@@ -88,9 +88,9 @@ def _few_outputs(s: Stage, target: Target, threads: bool) -> bool:
     )
     width = 2 * (target.lanes(s.body.dtype) if s.body.dtype != "bool" else 8)
     if every < REUSED * read:
-        return threads and outputs <= TILES * target.threads * width
+        return outputs <= TILES * target.threads * width
     walked = every // outputs * (ROWS + width) * SIZES[s.body.dtype]
-    most = LONG_TILES if walked > target.l2_bytes else TILES * target.threads if threads else 0
+    most = LONG_TILES if walked > target.l2_bytes else TILES * target.threads
     return outputs <= most * ROWS * width
 
 
@@ -162,7 +162,7 @@ def _last(phase: Phase, target: Target) -> list[Step]:
         static = [f"{axis}.1"]
         steps += [Split(leader.name, axis, (min(2 * lanes, extent),)), Vectorize(leader.name, static[0])]
     points = sum(prod(s.extents.values()) for s in phase.stages)
-    if leader.axes and target.threads > 1 and points >= WORTH_THREADS:
+    if leader.axes and points >= WORTH_THREADS:
         steps.append(Parallel(leader.name, len(leader.axes)))
     for s in phase.stages[:-1]:
         if static and _walks(s, leader.axes):
