@@ -103,9 +103,7 @@ def body(s: StageModel, target: Target, width: Mapping[str, Any]) -> Body:
     strided = count.get("strided", 0.0)
     folds = s.reducer is not None
     accumulators = registers * repeat * (s.spread if folds else 1.0)
-    once = (
-        registers if folds else 2.0 ** np.floor(np.log2(np.maximum(registers, 1.0)))
-    )  # a map is cut into powers of two
+    once: Any = registers if folds else 1.0  # the vectors of a map are computed one after the other
     alive = (accumulators if folds else once) + once + 1.0 + kept
     alive = alive + (3.0 * once if s.maths else 0.0)
     excess = np.maximum(alive - target.vector_registers, 0.0)

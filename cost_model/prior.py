@@ -30,6 +30,8 @@ ONE_STREAM, MORE_STREAMS = 0.67, 0.11
 """Share of the bandwidth of memory that a core gets while it reads at one place, and what each further place adds."""
 OVERLAP = 0.8
 """Share of a transfer that hides behind what takes longest."""
+OVERLAP_AHEAD = 0.9
+"""The same of what the program fetches ahead."""
 REGION_NS = 2000.0
 """Starting and joining a parallel region."""
 HANDED_BYTES_PER_CYCLE = 32.0
@@ -79,7 +81,8 @@ def estimate(a: Analysis) -> Estimate:
             cycles = s.tile.cycles
             moved = transfer_cycles(s)
             slowest = np.maximum(cycles, np.max(moved, axis=0))
-            both = slowest + (1.0 - OVERLAP) * (cycles + np.sum(moved, axis=0) - slowest)
+            overlap = np.where(np.asarray(s.model.ahead) > 0.0, OVERLAP_AHEAD, OVERLAP)
+            both = slowest + (1.0 - overlap) * (cycles + np.sum(moved, axis=0) - slowest)
             both = both + s.handed / HANDED_BYTES_PER_CYCLE
             compute = compute + cycles * p.share / CLOCK_GHZ
             memory = memory + (both - cycles) * p.share / CLOCK_GHZ

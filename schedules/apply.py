@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 
 from tilewright.graph.workload import Workload
-from tilewright.schedules.nest import Alloc, Buffer, Node, Parameter, Program, Seq, Store, instructions, seq
+from tilewright.schedules.nest import Alloc, Buffer, Node, Parameter, Program, Seq, instructions, seq
 from tilewright.schedules.opening import open_loop, resolve
 from tilewright.schedules.packing import ROOT, Packing
 from tilewright.schedules.phase import Phase, PStage
 from tilewright.schedules.phases import phases
 from tilewright.schedules.placement import Placement
+from tilewright.schedules.prefetch import Prefetching
 from tilewright.schedules.producers import local_buffer, output_buffer, produce, reusable_buffer
 from tilewright.schedules.region import narrowed, ragged
 from tilewright.schedules.state import Dyn, State, start
@@ -85,6 +86,7 @@ class _Builder:
         self.statements = Statements(phase)
         self.packing = Packing(self.placement, self.statements, constants)
         self.whole = self.placement.packed_before()
+        self.prefetching = Prefetching(self.placement, self.statements)
 
     def build(self) -> Node:
         """The loops of the phase; what it packs before them is left in ``packing``."""
@@ -100,7 +102,9 @@ class _Builder:
                 check(s.reducer == "sum", f"{pack}: expected a stage that sums products")
                 if pack.loop == ROOT:
                     state = self.packing.at_root(s, loops, pack, state)
-        return self._point(0, state)
+        node = self._point(0, state)
+        self.prefetching.check_used()
+        return node
 
     def _point(self, position: int, state: State) -> Node:
         """What is inside the first ``position`` loops: widths that must be static from here on are made so, then
@@ -132,7 +136,7 @@ class _Builder:
         reused = reusable_buffer(stage, self.placement, state)
         local = reused or local_buffer(stage, self.placement, state)
         inner = state.with_local(stage.name, local)
-        node = produce(stage, self.placement, self.packing, self.statements, inner)
+        node = produce(stage, self.placement, self.packing, self.statements, self.prefetching, inner)
         both = seq([node, self._attach(names[1:], position, inner)])
         return both if reused else Alloc(local.buffer, both)
 
@@ -140,11 +144,15 @@ class _Builder:
         loops = self.placement.leader
         if position == len(loops.items):
             return self._leaf(state)
-        return open_loop(loops.items[position], loops, state, lambda s: self._point(position + 1, s))
+        fetches = self.prefetching.blocks_at(position, state)
+        return open_loop(
+            loops.items[position], loops, state, lambda s: seq([*fetches(s), self._point(position + 1, s)])
+        )
 
-    def _leaf(self, state: State) -> Store:
+    def _leaf(self, state: State) -> Node:
         """One element of the leader, which lives in memory, row-major."""
         leader = self.phase.leader
         index = output_buffer(leader).index(state.base)
         value = self.statements.value(leader, leader.body, state)
-        return self.statements.store(leader.name, index, value, stream=self.placement.leader.stream)
+        store = self.statements.store(leader.name, index, value, stream=self.placement.leader.stream)
+        return seq([*self.prefetching.at(leader, state), store])

@@ -1,15 +1,15 @@
 """The loop program. The grammar::
 
     node  ::= Loop(var, extent, kind, node) | Seq(node...) | If(condition, node, node?)
-            | Alloc(buffer, node) | Store(tensor, index, value, reducer?) | Note(text)
+            | Alloc(buffer, node) | Store(tensor, index, value, reducer?) | Fetch(tensor, index) | Note(text)
     kind  ::= serial | parallel | unroll | vector
     scope ::= register | thread | shared | packed
 
 A ``register`` buffer becomes SSA values, a ``thread`` buffer is each thread's own scratch, a ``shared``
 buffer is seen by all threads, a ``packed`` buffer is filled once, when the program is built, from constants.
 ``vector`` and ``unroll`` loops have constant extents. ``Store`` with a reducer updates in place; inside a
-vector loop whose variable the index does not use, it reduces the lanes first. All indices are flat and in
-elements.
+vector loop whose variable the index does not use, it reduces the lanes first. ``Fetch`` is a hint that
+changes no value; its index may be outside the tensor. All indices are flat and in elements.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.graph.affine import affine
+from tilewright.graph.affine import Affine, affine
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import MATHS, Expr, Load, Op
 from tilewright.graph.traverse import show, variables
@@ -85,13 +85,23 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class Fetch:
+    """``tensor[index + beyond]`` will be read soon; ``beyond`` is the same in all lanes of a vector."""
+
+    tensor: str
+    index: Expr
+    dtype: str
+    beyond: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """A comment in the printed program."""
 
     text: str
 
 
-Node = Loop | Seq | If | Alloc | Store | Note
+Node = Loop | Seq | If | Alloc | Store | Fetch | Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +162,9 @@ def lines(node: Node, depth: int = 0) -> list[str]:
         return [f"{pad}alloc {b.name}: {b.dtype}[{b.size}] {b.scope}", *lines(node.body, depth)]
     if isinstance(node, Note):
         return [f"{pad}# {node.text}"]
+    if isinstance(node, Fetch):
+        beyond = f" + {show(node.beyond)}" if node.beyond is not None else ""
+        return [f"{pad}fetch {node.tensor}[{show(node.index)}{beyond}]"]
     target = f"{node.tensor}[{show(node.index)}]"
     sign = {None: "=", "sum": "+=", "prod": "*="}.get(node.reducer, f"{node.reducer}=")
     return [f"{pad}{target} {sign} {show(node.value)}" + ("  # stream" if node.stream else "")]
@@ -173,6 +186,8 @@ def walk(node: Node) -> Iterator[Node]:
 
 # ---------------------------------------------------------------- size
 
+LINE_BYTES = 64
+"""A cache line of every processor that vectors are written for."""
 PIECE_BYTES = 32
 """Bytes of the vector register that code size is counted in, whatever the target has."""
 MATHS_SIZE = 16
@@ -192,7 +207,16 @@ def instructions(node: Node, lane: tuple[str, int] | None = None, unrolled: froz
         if node.kind == "unroll":
             return instructions(node.body, lane, unrolled | {node.var}) * node.limit
         return instructions(node.body, (node.var, node.limit) if node.kind == "vector" else lane, unrolled)
+    if isinstance(node, Fetch):
+        return fetches(affine(node.index), node.dtype, lane)
     return _StoreSize(lane, unrolled).of(node) if isinstance(node, Store) else 0
+
+
+def fetches(index: Affine | None, dtype: str, lane: tuple[str, int] | None) -> int:
+    """Cache lines that a :class:`Fetch` touches in a vector loop ``lane`` around it."""
+    name, lanes = lane if lane is not None else ("", 1)
+    stride = abs(index.coefficient(name)) * SIZES[dtype] if index is not None else 0
+    return 1 + (lanes - 1) * min(stride, LINE_BYTES) // LINE_BYTES
 
 
 class _StoreSize:

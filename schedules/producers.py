@@ -15,17 +15,15 @@ from tilewright.graph.traverse import loads, variables
 from tilewright.schedules.accumulators import accumulate
 from tilewright.schedules.lanes import room
 from tilewright.schedules.loops import StageLoops
-from tilewright.schedules.nest import Buffer, Node, Seq, seq
+from tilewright.schedules.nest import LINE_BYTES, Buffer, Node, Seq, seq
 from tilewright.schedules.opening import open_all, open_loop, resolve
 from tilewright.schedules.packing import ROOT, Packing
 from tilewright.schedules.phase import PStage
 from tilewright.schedules.placement import Placement
+from tilewright.schedules.prefetch import Prefetching
 from tilewright.schedules.state import MAX_REGISTER_ELEMENTS, ZERO, Dyn, Local, State, cap
 from tilewright.schedules.statements import Statements
 from tilewright.schedules.steps import check
-
-LINE_BYTES = 64
-"""A cache line of every processor that vectors are written for."""
 
 
 def local_buffer(stage: PStage, placement: Placement, state: State) -> Local:
@@ -108,7 +106,14 @@ def _constant_addresses(stage: PStage, loops: StageLoops, placement: Placement) 
     return all(i.static for i in items if i.axis in axes)
 
 
-def produce(stage: PStage, placement: Placement, packing: Packing, statements: Statements, state: State) -> Node:
+def produce(
+    stage: PStage,
+    placement: Placement,
+    packing: Packing,
+    statements: Statements,
+    prefetching: Prefetching,
+    state: State,
+) -> Node:
     """Compute a producer into its buffer. A guest of another producer is computed there."""
     if stage.name in placement.host:
         return Seq(())
@@ -117,8 +122,9 @@ def produce(stage: PStage, placement: Placement, packing: Packing, statements: S
     guests = placement.guests(stage.name)
 
     def first(st: State) -> list[Node]:
-        """What is computed at each point just before the stage itself."""
-        return [statements.put(st.locals[g.name], st, statements.value(g, g.body, st)) for g in guests]
+        """What is fetched and computed at each point just before the stage itself."""
+        puts = [statements.put(st.locals[g.name], st, statements.value(g, g.body, st)) for g in guests]
+        return [*prefetching.at(stage, st), *puts]
 
     if stage.reducer is None:
         return open_all(

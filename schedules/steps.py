@@ -29,6 +29,7 @@ has one loop, ``i.0``. Factors need not divide: a remainder becomes a second bod
                        order of loops, and written out in another
 ``inplace S``          keep the result of S where the output of the leader will be, instead of in a buffer of its own
 ``stream S``           store the output of S past the caches (non-temporal)
+``prefetch S LOOP N``  fetch into the first cache what S reads N iterations of the loop, one around S that stays a loop, later
 =====================  ====================================================================================================
 """
 
@@ -158,6 +159,15 @@ class Stream(Step):
 
 
 @dataclass(frozen=True, order=True, slots=True)
+class Prefetch(Step):
+    """``for i: y[i] = f(x[i])``  ->  ``for i: (fetch x[i + distance]; y[i] = f(x[i]))``
+    (:mod:`tilewright.schedules.prefetch`)."""
+
+    loop: str
+    distance: int
+
+
+@dataclass(frozen=True, order=True, slots=True)
 class Block(Step):
     """``y[i] = f(x)``  ->  ``y_block[i] = f(x); y[i] = y_block[i]``  (:mod:`tilewright.schedules.blocks`)."""
 
@@ -183,6 +193,7 @@ KEYWORDS: dict[type[Step], str] = {
     Block: "block",
     InPlace: "inplace",
     Stream: "stream",
+    Prefetch: "prefetch",
 }
 _BY_KEYWORD = {k: c for c, k in KEYWORDS.items()}
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tilewright.graph.affine import affine, interval
 from tilewright.graph.expr import Const, Expr
 from tilewright.graph.traverse import loads, show, variables
-from tilewright.schedules.nest import Alloc, If, Loop, Node, Program, Seq, Store, lines, walk
+from tilewright.schedules.nest import Alloc, Fetch, If, Loop, Node, Program, Seq, Store, lines, walk
 
 
 class VerifyError(AssertionError):
@@ -53,6 +53,8 @@ def _rule_bound(node: Node, s: _Scope) -> str | None:
     exprs: list[Expr] = []
     if isinstance(node, Store):
         exprs = [node.index, node.value]
+    elif isinstance(node, Fetch):
+        exprs = [node.index, *([node.beyond] if node.beyond is not None else [])]
     elif isinstance(node, Loop):
         exprs = [node.extent]
     elif isinstance(node, If):
@@ -65,8 +67,9 @@ def _rule_bound(node: Node, s: _Scope) -> str | None:
 
 
 def _rule_known_tensor(node: Node, s: _Scope) -> str | None:
-    if isinstance(node, Store):
-        for name in [node.tensor, *(load.tensor for load in loads(node.value))]:
+    if isinstance(node, (Store, Fetch)):
+        read = [load.tensor for load in loads(node.value)] if isinstance(node, Store) else []
+        for name in [node.tensor, *read]:
             if name not in s.buffers:
                 return f"{lines(node)[0].strip()}: {name} is not allocated here"
     return None

@@ -14,7 +14,8 @@ from tilewright.graph.expr import Const
 from tilewright.schedules.emit import memory_type
 from tilewright.schedules.invariant import invariants
 from tilewright.schedules.lanes import may_idle, powers_of_two, with_idle_lanes
-from tilewright.schedules.nest import Alloc, If, Loop, Node, Seq, Store
+from tilewright.schedules.nest import Alloc, Fetch, If, Loop, Node, Seq, Store
+from tilewright.schedules.write_fetch import fetch
 from tilewright.schedules.write_memory import ZERO_BYTES
 from tilewright.schedules.write_scope import Scope
 from tilewright.schedules.write_stores import ALIGN, release, store
@@ -44,6 +45,8 @@ class NodeWriter:
             self._loop(n)
         elif isinstance(n, Store):
             store(self.scope, n)
+        elif isinstance(n, Fetch):
+            fetch(self.scope, n)
         elif isinstance(n, Alloc):
             self._alloc(n)
         elif isinstance(n, If):

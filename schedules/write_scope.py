@@ -52,6 +52,8 @@ class Scope:
     """Whether the lanes of vectors are in the order :func:`~tilewright.schedules.write_memory.swapped`."""
     addresses: list[dict[Key, str]] = field(default_factory=lambda: [{}])
     loaded: dict[Key, Value] = field(default_factory=dict)
+    fetched: set[Key] = field(default_factory=set)
+    """Cache lines that were asked for."""
     computed: dict[Expr, Value] = field(default_factory=dict)
     """Values that do not change in the loops around, computed before them."""
     forms: dict[Expr, Affine | None] = field(default_factory=dict)
@@ -94,12 +96,12 @@ class Scope:
     @contextmanager
     def block(self) -> Iterator[None]:
         """A block of its own: addresses made inside are not seen outside, loads neither way."""
-        outer, unrolled = self.loaded, self.unrolled
+        outer, unrolled, fetched = self.loaded, self.unrolled, self.fetched
         self.addresses.append({})
-        self.loaded, self.unrolled = {}, {}
+        self.loaded, self.unrolled, self.fetched = {}, {}, set()
         yield
         self.addresses.pop()
-        self.unrolled = unrolled
+        self.unrolled, self.fetched = unrolled, fetched
         self.loaded = {k: v for k, v in outer.items() if k[0] not in self.written and k[0] in self.parameters}
 
     @contextmanager

@@ -18,7 +18,7 @@ from tilewright.schedules.steps import At, Block, Order, Parallel, Step, Stream,
 from tilewright.schedules.target import Target
 from tilewright.schedules.write_transposed import MOST_ROWS
 from tilewright.search_space.prologue import worth_threads
-from tilewright.search_space.sketch import Constraint, Open, Param, Sketch
+from tilewright.search_space.sketch import Ahead, Constraint, Open, Param, Sketch
 
 PIECES_EACH = 16
 """Iterations of the parallel loops for each thread that are enough to share the work evenly."""
@@ -47,14 +47,15 @@ def block_sketches(
     if axis == last or min(extent, leader.extents[axis]) < 2 * lanes or workload.min_bytes <= target.l2_bytes:
         return []
     wide = 2 * lanes if extent >= 4 * lanes else lanes
-    rows = tuple(r for r in (lanes // 2, lanes) if 1 < r <= MOST_ROWS)
+    rows = min(lanes, MOST_ROWS)
     params = (
         Param("v", (wide,), "width of the vectors that are written out"),
         Param("b", _powers(-(-extent // wide), (2, 4, 8, 16, 32)), f"vectors in a run along {last}"),
-        Param("r", rows, "rows read at once"),
+        Param("r", (rows,), "rows read at once"),
         Param(
             "c", _powers(-(-leader.extents[axis] // lanes), (4, 8, 16, 32, 64, 128)), f"vectors in a run along {axis}"
         ),
+        Param("d", (0, 1), "blocks fetched ahead, while the one before is written"),
     )
     own = leader.name + BLOCK
     walk = [(a, leader.extents[a]) for a in (*(a for a, _ in leader.axes if a not in (axis, last)), last, axis)]
@@ -78,6 +79,7 @@ def block_sketches(
         Order(own, (f"{last}.1", f"{axis}.1", f"{axis}.2", f"{last}.2")),
         Vectorize(own, f"{axis}.2"),
         Unroll(own, f"{last}.2"),
+        Ahead(own, outer[-1], ("d",)),
     ]
     name = f"block[v={axis}"
     forms: list[tuple[str, list[Step | Open], int]] = [(f"{name}]", template, CACHED)]
@@ -86,7 +88,13 @@ def block_sketches(
     out = []
     for form, steps, part in forms:
         run = LONG if part == STREAMED else LONG // 4
-        wanted = {"v": wide, "b": LONG // 4 // (wide * nbytes), "r": lanes, "c": run // (lanes * nbytes)}
+        wanted = {
+            "v": wide,
+            "b": LONG // 4 // (wide * nbytes),
+            "r": rows,
+            "c": run // (lanes * nbytes),
+            "d": int(part == STREAMED),
+        }
         preferred = {p.name: near(p.values, wanted[p.name]) for p in params}
         out.append(
             Sketch(

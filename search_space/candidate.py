@@ -49,7 +49,7 @@ def _preferred(sketch: Sketch) -> Candidate | None:
         rows = enumerate_points(sketch, 2_000).rows
         if not len(rows):
             return None
-        distance = np.abs(np.log2(rows) - np.log2(wanted)).sum(axis=1)
+        distance = np.abs(np.log2(np.maximum(rows, 0.5)) - np.log2(np.maximum(wanted, 0.5))).sum(axis=1)
         wanted = rows[[int(np.argmin(distance))]]
     return Candidate(sketch, tuple(int(x) for x in wanted[0]))
 

@@ -14,14 +14,19 @@ from tilewright.schedules.steps import Split as SplitStep
 from tilewright.schedules.target import Target
 from tilewright.schedules.write_transposed import MOST_ROWS
 from tilewright.search_space.block_rule import block_sketches, near, parallel_loops, vector_width
+from tilewright.search_space.dot_rule import strides_of
 from tilewright.search_space.prologue import plan, worth_threads
-from tilewright.search_space.sketch import Constraint, Open, Param, Sketch
+from tilewright.search_space.sketch import Ahead, Constraint, Open, Param, Sketch
 
 BLOCK = 64
 """Elements along each side of a block that is transposed at a time: a few cache lines both ways, which hardware fetches together."""
 
 WHOLE_ROW, ROW_VECTORS = 8, 4
 """Vectors of the longest row of padding that is copied as one, and of a part of a longer one."""
+
+
+FETCHED = 2048
+"""Bytes ahead of where a long run is read at which they are asked for."""
 
 
 def injective_sketches(workload: Workload, target: Target) -> list[Sketch]:
@@ -104,6 +109,10 @@ def _sketch(
     template.append(Vectorize(leader.name, static[-1]))
     if stream:
         template.append(Stream(leader.name))
+    if stream and axis == last and strides_of(leader.body, axis) <= {0, 1}:
+        params.append(Param("d", (0, 8, 16, 32), "vectors fetched ahead"))
+        template.append(Ahead(leader.name, f"{axis}.1", ("d",)))
+        preferred["d"] = near(params[-1].values, FETCHED // (preferred["v"] * SIZES[leader.body.dtype]))
     name = f"map[v={axis}{',stream' if stream else ''}]"
     limits = (_tile_fits(lanes, target.vector_registers),) if axis != last else ()
     return Sketch(name, workload, target, tuple(template), tuple(params), limits, leader.name, preferred)

@@ -19,12 +19,12 @@ from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.traverse import loads, variables
 from tilewright.schedules.phase import Phase, PStage
-from tilewright.schedules.steps import At, Order, Parallel, Split, Spread, Stream, Unroll, Vectorize
+from tilewright.schedules.steps import At, Order, Parallel, Prefetch, Split, Spread, Stream, Unroll, Vectorize
 from tilewright.search_space.access import Access, Terms, accesses, packed_factors
 from tilewright.search_space.arithmetic import Arithmetic
 from tilewright.search_space.copies import CopyModel, packed_copies
 from tilewright.search_space.overlap import Region, around, left, overlap, regions
-from tilewright.search_space.sketch import Floats, Open, Sketch, evaluate
+from tilewright.search_space.sketch import Ahead, Floats, Open, Sketch, evaluate
 from tilewright.search_space.streams import streams
 
 
@@ -62,6 +62,8 @@ class StageModel:
     """Axes of each index comparison evaluated at every point (inlined padding)."""
     streams: Floats | float = 1.0
     """Places of memory that are read at once (:mod:`tilewright.search_space.streams`)."""
+    ahead: Floats | float = 0.0
+    """Iterations of a loop by which what is read is fetched ahead (0: the hardware decides)."""
     buffered: int = 0
     """Local tensors in memory (not in registers) that are written at every point."""
     near: tuple[Access, ...] = ()
@@ -145,7 +147,12 @@ def phase_model(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.in
     in_memory = _in_memory(phase, stages, outer, position)
     made = {s.name: s for s in phase.stages if s.name in in_memory}
     whole = tuple(
-        replace(m, buffered=int(s.name in made and s.reducer is None), near=_near(s, made))
+        replace(
+            m,
+            buffered=int(s.name in made and s.reducer is None),
+            near=_near(s, made),
+            ahead=_ahead(s, sketch, values, n),
+        )
         for s, m in zip(phase.stages, stages, strict=True)
     )
     return PhaseModel(whole, parallel, position, tuple(copies))
@@ -190,7 +197,7 @@ def _sizes(
 ) -> dict[str, list[Floats]]:
     out = {a: list(inherited.get(a, [])) for a in stage.extents}
     for step in sketch.template:
-        if step.stage == stage.name and isinstance(step, (Open, Split)):
+        if step.stage == stage.name and isinstance(step, (Open, Split)) and not isinstance(step, Ahead):
             sizes = [np.asarray(evaluate(s, values), dtype=np.float64) for s in step.sizes]
             out[step.axis] = [np.broadcast_to(s, (n,)) for s in sizes]
     return out
@@ -265,3 +272,13 @@ def _stage(
         guards,
         streams(stage, phase, sketch, loops, n),
     )
+
+
+def _ahead(stage: PStage, sketch: Sketch, values: Mapping[str, NDArray[np.int64]], n: int) -> Floats:
+    """The longest distance of the ``prefetch`` steps of a stage."""
+    out: Floats = np.zeros(n)
+    for step in sketch.template:
+        if step.stage != stage.name or not isinstance(step, (Ahead, Prefetch)):
+            continue
+        out = np.maximum(out, evaluate(step.sizes[0], values) if isinstance(step, Ahead) else step.distance)
+    return out

@@ -20,7 +20,7 @@ from tilewright.graph.stage import TensorType
 from tilewright.graph.workload import Workload
 from tilewright.schedules.phase import Phase
 from tilewright.schedules.phases import phases
-from tilewright.schedules.steps import Schedule, Split, Step
+from tilewright.schedules.steps import Prefetch, Schedule, Split, Step
 from tilewright.schedules.target import Target
 
 Ints = NDArray[np.int64]
@@ -49,9 +49,18 @@ class Open:
     axis: str
     sizes: tuple[Size, ...]
 
-    def close(self, values: Mapping[str, int]) -> Split:
-        """The concrete step."""
+    def close(self, values: Mapping[str, int]) -> Step | None:
+        """The concrete step; None where there is none for these values."""
         return Split(self.stage, self.axis, tuple(int(evaluate(s, values)) for s in self.sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead(Open):
+    """A ``prefetch`` whose distance is open; 0 is none: ``Ahead('t0', 'i1.0', ('d',))``."""
+
+    def close(self, values: Mapping[str, int]) -> Step | None:
+        distance = int(evaluate(self.sizes[0], values))
+        return Prefetch(self.stage, self.axis, distance) if distance else None
 
 
 def evaluate(size: Size, values: Mapping[str, Any]) -> Any:
@@ -96,7 +105,8 @@ class Sketch:
 
     def schedule(self, row: Mapping[str, int]) -> Schedule:
         """The schedule of one candidate."""
-        return Schedule(tuple(s.close(row) if isinstance(s, Open) else s for s in self.template))
+        steps = (s.close(row) if isinstance(s, Open) else s for s in self.template)
+        return Schedule(tuple(s for s in steps if s is not None))
 
     @cached_property
     def structure(self) -> list[Phase]:

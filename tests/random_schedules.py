@@ -27,6 +27,7 @@ from tilewright.schedules.steps import (
     Order,
     Pack,
     Parallel,
+    Prefetch,
     RFactor,
     Schedule,
     ScheduleError,
@@ -107,6 +108,12 @@ class _Composer:
                 steps.append(Spread(stage.name, loop))
         return steps
 
+    def prefetch(self, stage: PStage, loops: list[str]) -> list[Step]:
+        """Sometimes a fetch ahead along some loop."""
+        if not loops or not self.chance(0.12):
+            return []
+        return [Prefetch(stage.name, self.pick(*loops), int(self.pick(1, 2, 7)))]
+
     def leader(self, stage: PStage) -> tuple[list[Step], list[str]]:
         steps: list[Step] = []
         for a, _ in stage.axes:
@@ -124,6 +131,7 @@ class _Composer:
         steps += self.kinds(stage, order, set(), count)
         if self.chance(0.15):
             steps.append(Stream(stage.name))
+        steps += self.prefetch(stage, order)
         return steps, order
 
     def producer(self, stage: PStage, leader: PStage, outside: list[str]) -> list[Step]:
@@ -151,6 +159,7 @@ class _Composer:
             steps.append(Order(stage.name, tuple(order)))
         if self.chance(0.7):
             steps += self.kinds(stage, order, {a for a, _ in stage.reduce}, 0)
+        steps += self.prefetch(stage, [*outside, *order])
         factors = product_factors(stage.body)
         for k in range(len(factors)):
             if stage.reducer == "sum" and len(factors) > 1 and self.chance(0.3):

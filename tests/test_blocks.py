@@ -164,7 +164,7 @@ def test_large_transposes_are_blocked_by_default() -> None:
 def test_long_runs_are_expected_to_be_faster() -> None:
     target = replace(host(1), vector_bits=256, l1d_bytes=32 << 10, l2_bytes=512 << 10, l3_bytes=32 << 20)
     s = next(s for s in blocks_of(transpose(4096, 4096), target) if "stream" in s.name)
-    short, long = ({"v": 16, "b": b, "r": 8, "c": c} for b, c in ((2, 4), (8, 64)))
+    short, long = ({"v": 16, "b": b, "r": 8, "c": c, "d": 0} for b, c in ((2, 4), (8, 64)))
     times = [prior_ns(s, np.array([[row[p.name] for p in s.params]]))[0] for row in (short, long)]
     assert times[1] < 0.8 * times[0]
 
@@ -196,3 +196,11 @@ def test_streamed_rows_that_begin_between_lines() -> None:
     assert "nontemporal" not in "\n".join(
         build(c.workload, parse(written(64, 32, stream=True)), host(1)).lowered.functions
     )
+
+
+def test_a_block_is_expected_to_be_faster_when_the_next_one_is_fetched_meanwhile() -> None:
+    target = replace(host(1), vector_bits=256, l1d_bytes=32 << 10, l2_bytes=512 << 10, l3_bytes=32 << 20)
+    s = next(s for s in blocks_of(transpose(4096, 4096), target) if "stream" in s.name)
+    rows = [{"v": 16, "b": 8, "r": 8, "c": 64, "d": d} for d in (0, 1)]
+    times = [prior_ns(s, np.array([[row[p.name] for p in s.params]]))[0] for row in rows]
+    assert times[1] < times[0]
