@@ -6,9 +6,9 @@ Iterations at the end of a loop fetch what the next one of the loop around it be
 
 - Mostly that is done where the stage reads: ``for i: y[i] = f(x[i])`` becomes
   ``for i: (fetch x[i + distance]; y[i] = f(x[i]))``.
-- Where the stage is a block that is made inside the loop of another stage, what the next block is made from is asked for
-  while this one is written out, some lines in each iteration of the loop that writes, run by run. So memory is read and
-  written at the same time, which a block otherwise does one after the other.
+- Where the stage is a block (:mod:`~tilewright.schedules.blocks`), what the next block is made from is asked for while
+  this one is written out, some lines in each iteration of the loop that writes, run by run. So memory is read and written
+  at the same time, which a block otherwise does one after the other.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tilewright.graph.affine import Affine, affine
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import Expr, Load, binary, const, select, var
 from tilewright.graph.traverse import loads
+from tilewright.schedules.blocks import BLOCK
 from tilewright.schedules.factors import product_factors
 from tilewright.schedules.loops import Item
 from tilewright.schedules.nest import LINE_BYTES, Fetch, If, Node, seq
@@ -94,8 +95,11 @@ class Prefetching:
         check(step.loop in names, f"{step}: expected a loop of {names}, which stay loops; got {step.loop!r}")
         at = names.index(step.loop)
         wanted = _Wanted(step, items[at], items[at - 1] if at else None)
-        later = leader.items[place] if place < len(leader.items) else None
-        if items[at] in outside and stage.reducer is None and later is not None and not later.static:
+        if stage.name.endswith(BLOCK) and items[at] in outside:
+            check(
+                place < len(leader.items) and not leader.items[place].static,
+                f"{step}: expected a block that is written out by a loop of {leader.stage} that stays one",
+            )
             self.blocks.setdefault(place, []).append(wanted)
         else:
             self.inside.setdefault(stage.name, []).append(wanted)

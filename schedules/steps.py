@@ -29,7 +29,8 @@ has one loop, ``i.0``. Factors need not divide: a remainder becomes a second bod
                        order of loops, and written out in another
 ``inplace S``          keep the result of S where the output of the leader will be, instead of in a buffer of its own
 ``stream S``           store the output of S past the caches (non-temporal)
-``prefetch S LOOP N``  fetch into the first cache what S reads N iterations of the loop, one around S that stays a loop, later
+``prefetch S LOOP N``  fetch what S reads N iterations of the loop, one around S that stays a loop, later; where S is the block of
+                       a ``block`` step and the loop one around it, a share of that in each iteration that writes the block out
 =====================  ====================================================================================================
 """
 

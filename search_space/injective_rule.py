@@ -42,13 +42,13 @@ def injective_sketches(workload: Workload, target: Target) -> list[Sketch]:
     leader = parts[-1].leader
     out: list[Sketch] = []
     for axis in _vector_axes(leader):
-        for stream in (False, True) if _may_stream(workload, target, axis == leader.axes[-1][0]) else (False,):
+        for stream in (False, True) if may_stream(workload, target, axis == leader.axes[-1][0]) else (False,):
             out.append(_sketch(workload, target, leader, axis, base, extra, stream))
         out += block_sketches(workload, target, leader, axis, base, extra)
     return out or [_scalar(workload, target, leader, base, extra)]
 
 
-def _may_stream(workload: Workload, target: Target, along: bool) -> bool:
+def may_stream(workload: Workload, target: Target, along: bool = True) -> bool:
     """Whether stores past the caches can pay: the last cache does not hold most of what is moved, and lines are written
     whole also where tiles are transposed."""
     whole = along or MOST_ROWS * SIZES[workload.types[workload.output].dtype] >= target.line_bytes

@@ -151,7 +151,7 @@ def phase_model(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.in
             m,
             buffered=int(s.name in made and s.reducer is None),
             near=_near(s, made),
-            ahead=_ahead(s, sketch, values, n),
+            ahead=_ahead(s, phase, sketch, values, n),
         )
         for s, m in zip(phase.stages, stages, strict=True)
     )
@@ -274,11 +274,12 @@ def _stage(
     )
 
 
-def _ahead(stage: PStage, sketch: Sketch, values: Mapping[str, NDArray[np.int64]], n: int) -> Floats:
-    """The longest distance of the ``prefetch`` steps of a stage."""
+def _ahead(stage: PStage, phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.int64]], n: int) -> Floats:
+    """The longest distance of the ``prefetch`` steps of the stages that read what a stage reads from memory."""
+    read = {s.name: {e.tensor for e in loads(s.body)} - phase.local for s in phase.stages}
     out: Floats = np.zeros(n)
     for step in sketch.template:
-        if step.stage != stage.name or not isinstance(step, (Ahead, Prefetch)):
+        if not isinstance(step, (Ahead, Prefetch)) or not read.get(step.stage, set()) & read[stage.name]:
             continue
         out = np.maximum(out, evaluate(step.sizes[0], values) if isinstance(step, Ahead) else step.distance)
     return out

@@ -6,9 +6,12 @@ the reduced axis is the vector axis (several accumulators), or, where another ax
 
 from __future__ import annotations
 
+from math import prod
+
 from tilewright.graph.affine import affine
+from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import Var
-from tilewright.graph.traverse import loads
+from tilewright.graph.traverse import loads, variables
 from tilewright.graph.workload import Workload
 from tilewright.schedules.phase import Phase, PStage
 from tilewright.schedules.phases import phases
@@ -22,13 +25,14 @@ from tilewright.schedules.steps import (
     ScheduleError,
     Spread,
     Step,
+    Stream,
     Unroll,
     Vectorize,
 )
 from tilewright.schedules.target import Target
-from tilewright.search_space.injective_rule import copy_steps
+from tilewright.search_space.injective_rule import copy_steps, may_stream
 from tilewright.search_space.prologue import plan, worth_threads
-from tilewright.search_space.sketch import Open, Param, Sketch
+from tilewright.search_space.sketch import Ahead, Open, Param, Sketch
 
 
 def rows_sketches(workload: Workload, target: Target) -> list[Sketch]:
@@ -117,10 +121,46 @@ def _by_columns(
     for s in phase.stages[:-1]:
         template.append(At(s.name, leader.name, at))
         template += _producer_steps(s, rows, lanes)
-    template += _in_place(workload, phase)
-    name = f"rows[v=column,keep={label}]"
     preferred = {"v": widths[min(1, len(widths) - 1)], "s": params[1].values[min(2, len(params[1].values) - 1)]}
-    return [Sketch(name, workload, target, tuple(template), tuple(params), (), leader.name, preferred)]
+    forms: list[tuple[str, list[Step]]] = [("", _in_place(workload, phase))]
+    if leader.name == workload.output and may_stream(workload, target):
+        forms.append((",stream", [Stream(leader.name)]))
+    out = []
+    for form, last_steps in forms:
+        ahead, distance = _fetched(workload, target, phase, at, bool(form))
+        name = f"rows[v=column,keep={label}{form}]"
+        wanted = {**preferred, **{p.name: p.values[-1] for p in distance}}
+        steps = (*template, *last_steps, *ahead)
+        out.append(Sketch(name, workload, target, steps, (*params, *distance), (), leader.name, wanted))
+    return out
+
+
+def _fetched(
+    workload: Workload, target: Target, phase: Phase, loop: str, stream: bool
+) -> tuple[list[Open], list[Param]]:
+    """Fetch the next row while this one is computed: the first pass over a row has to wait for it, later passes that read it
+    again do not, and have time to ask for the next. Nothing where the second cache holds all tensors, or where the first
+    does not hold two rows; then a row that passes by all caches is fetched by the last pass, which waits least."""
+    rows = set(_shared(phase))
+    readers: dict[str, list[PStage]] = {}
+    for s in phase.stages:
+        for load in loads(s.body):
+            if load.tensor not in phase.local and variables(load) - rows and loop.rsplit(".", 1)[0] in variables(load):
+                readers.setdefault(load.tensor, []).append(s)
+    again = [stages for stages in readers.values() if len(stages) > 1]
+    if not again or workload.min_bytes <= target.l2_bytes:
+        return [], []
+    stages = max(again, key=len)
+    row = sum(
+        prod(e for a, e in x[0].extents.items() if a not in rows) * SIZES[x[0].body.dtype] for x in readers.values()
+    )
+    if 2 * row < target.l1d_bytes:
+        stage = next((s for s in reversed(stages[1:]) if s is not phase.leader), stages[-1])
+    elif stream and 4 * row <= target.l2_bytes:
+        stage = stages[-1]
+    else:
+        return [], []
+    return [Ahead(stage.name, loop, ("d",))], [Param("d", (0, 1), "rows fetched ahead")]
 
 
 def _to_scalars(

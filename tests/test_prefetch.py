@@ -12,6 +12,7 @@ import pytest
 from helpers import Case, case, check, host, run, values
 from tilewright.graph import ops
 from tilewright.graph.expr import Const, Expr, Load, Op, Var
+from tilewright.graph.graph import Graph, Tensor
 from tilewright.graph.traverse import loads
 from tilewright.schedules import jit
 from tilewright.schedules.kernel import build
@@ -186,6 +187,11 @@ def test_a_line_is_asked_for_once() -> None:
             "prefetch t0 i0.0 1",
             "expected a stage that reads, from memory, other places",
         ),
+        (
+            lambda: turned((64, 64)),
+            "block t0\nat t0_block t0 i0.0\nsplit t0 i0 8\norder t0 i1.0 i0.0 i0.1\nunroll t0 i0.1\nprefetch t0_block i0.0 1",
+            "expected a block that is written out by a loop of t0",
+        ),
         (lambda: turned((1040, 64)), blocked(1040, 8), "expected at most 64 lines in an iteration of i0.1"),
     ],
 )
@@ -212,3 +218,26 @@ def test_the_number_of_fetches_is_counted() -> None:
     """The size of a program knows about them."""
     _, program = run(shifted((512,)), parse("split t0 i0 32\nvectorize t0 i0.1\nprefetch t0 i0.0 2"))
     assert sum(isinstance(n, Fetch) for n in walk(program.body)) == 1
+
+
+def normalised(shape: tuple[int, int]) -> Case:
+    """Several passes over each row, none of which is stored."""
+
+    def make(g: Graph) -> Tensor:
+        return ops.layer_norm(g.input("a", shape), g.input("s", shape[1:]), g.input("b", shape[1:]))[0]
+
+    return case(make, {"a": values(RNG, shape), "s": values(RNG, shape[1:]), "b": values(RNG, shape[1:])})
+
+
+@pytest.mark.parametrize(("make", "stage"), [(softmax, "t1"), (normalised, "t3")])
+def test_rows_are_fetched_by_a_pass_that_reads_them_again(make: object, stage: str) -> None:
+    """Rows that pass by all caches are stored past them too."""
+    assert callable(make)
+    target = replace(host(), l1d_bytes=1 << 15, l2_bytes=1 << 15, l3_bytes=1 << 15)
+    c = make((123, 133))
+    found = [s for s in space(c.workload, target).sketches if s.name.startswith("rows[v=column,keep=t1")]
+    assert {s.name.endswith(",stream]") for s in found} == {False, True}
+    for s in found:
+        assert [x.stage for x in s.template if isinstance(x, Ahead)] == [stage]
+        for distance in (0, 1):
+            check(c, s.schedule({**s.preferred, "d": distance}), threads=2)
