@@ -22,7 +22,7 @@ from tilewright.schedules.phase import PStage
 from tilewright.schedules.steps import At, Order, Pack, Parallel, Spread, Step, Unroll, Vectorize
 from tilewright.schedules.target import Target
 from tilewright.search_space.prologue import worth_threads
-from tilewright.search_space.sketch import Constraint, Open, Param, Sketch
+from tilewright.search_space.sketch import Ahead, Constraint, Open, Param, Sketch
 
 
 def strides_of(e: Expr, axis: str) -> set[int]:
@@ -70,12 +70,20 @@ def dot_sketches(
         Vectorize(anchor.name, f"{v}.2"),
         Order(anchor.name, (*before, f"{v}.0", f"{v}.1", *static, f"{v}.2")),
     ]
+    if len(product_factors(anchor.body)) == 1 and workload.min_bytes > MOST_CACHED * target.l3_bytes:
+        params.append(Param("d", (0, 4, 8), "iterations fetched ahead"))
+        template.append(Ahead(anchor.name, f"{v}.0", ("d",)))
     constraint = Constraint(
         "registers",
         "accumulators fit the vector registers",
         lambda c: c["s"] * (c.get("r0", 1)) <= target.vector_registers - 2,
     )
-    preferred = {"s": 2, "w": lanes, "r0": max((r for r in (1, 2, 4) if tiled and r <= extents[tiled[0]]), default=1)}
+    preferred = {
+        "d": 4,
+        "s": 2,
+        "w": lanes,
+        "r0": max((r for r in (1, 2, 4) if tiled and r <= extents[tiled[0]]), default=1),
+    }
     return [
         Sketch(
             f"dot[v={v}]",
@@ -90,6 +98,9 @@ def dot_sketches(
     ]
 
 
+MOST_CACHED = 1.5
+"""Bytes read, over those of the last cache, from which on rows come from memory. Where there is one tensor only to ask for, it pays
+to do so past the end of a page, where hardware stops: some percent."""
 MOST_ROWS = 8
 """Rows on the other side of a matrix up to which reading the matrix is what takes the time."""
 
