@@ -46,6 +46,8 @@ class Body:
     accumulators: Any
     registers: Any
     spills: Any
+    chained: Any
+    """Of the spilled registers, those of accumulators: each step waits for the store of the one before."""
     rows: Any
 
     @property
@@ -107,6 +109,7 @@ def body(s: StageModel, target: Target, width: Mapping[str, Any]) -> Body:
     alive = (accumulators if folds else once) + once + 1.0 + kept
     alive = alive + (3.0 * once if s.maths else 0.0)
     excess = np.maximum(alive - target.vector_registers, 0.0)
+    chained = np.maximum(alive - kept - target.vector_registers, 0.0)
     spills = excess * (unrolled / np.maximum(s.spread, 1.0) if folds else repeat)
     tile: Any = 0.0
     for access in s.accesses:
@@ -125,6 +128,7 @@ def body(s: StageModel, target: Target, width: Mapping[str, Any]) -> Body:
         accumulators=accumulators,
         registers=alive,
         spills=spills,
+        chained=chained,
         rows=repeat,
     )
 

@@ -110,7 +110,7 @@ def tile_cost(s: StageModel, target: Target, n: int) -> TileCost:
         front = uops / UOPS_PER_CYCLE * (1.0 + np.minimum(uops / UOP_CACHE, 2.0))
         latency = (
             _chain(s, cover)
-            * (1.0 + FORWARD * np.minimum(b.spills, 1.0))
+            * (1.0 + FORWARD * np.minimum(b.chained, 1.0))
             * np.minimum(1.0, uops * depth.reduce_trips / WINDOW_UOPS)
         )
         each = np.maximum(np.maximum(fma, load), np.maximum(front, latency))
