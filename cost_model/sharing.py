@@ -30,24 +30,30 @@ def foreign_bytes(phases: Iterable[PhaseModel], threads: int) -> list[Floats | f
                 if a.store or a.tensor in seen or a.tensor not in written:
                     continue
                 seen.add(a.tensor)
-                apart = _span(a, phase) != written[a.tensor]
-                total = total + np.where(apart, a.total * a.nbytes * (1.0 - 1.0 / threads), 0.0)
+                span, block = _shared_out(a, phase)
+                before, its = written[a.tensor]
+                # in step, the border between two threads' parts is off by half a block where the blocks do not come out even
+                off = np.maximum(block, its) / np.maximum(2.0 * span, 1.0)
+                share = np.where((span == before) & (span > 0.0), np.minimum(off, 1.0), 1.0) * (1.0 - 1.0 / threads)
+                total = total + share * a.total * a.nbytes
         for a in phase.stages[-1].accesses:
             if a.store:
-                written[a.tensor] = _span(a, phase)
+                written[a.tensor] = _shared_out(a, phase)
         out.append(total)
     return out
 
 
-def _span(a: Access, phase: PhaseModel) -> Any:
-    """Elements of a tensor from the beginning of the first thread's part to the end of the last one's: the extent of the outermost
-    parallel loop that has iterations for several threads, times its stride. 0 where that loop does not walk the tensor."""
+def _shared_out(a: Access, phase: PhaseModel) -> tuple[Any, Any]:
+    """How the outermost parallel loop that has iterations for several threads walks a tensor: elements from the beginning of the first
+    thread's part to the end of the last one's (its extent times its stride), and of one iteration. 0 where it does not."""
     span: Any = 0.0
+    block: Any = 0.0
     found: Any = False
     for lp in phase.stages[-1].loops:
         if lp.kind == "parallel":
             here = ~np.asarray(found) & (lp.trips > 1.0)
-            extent = phase.stages[-1].extents[lp.axis]
-            span = np.where(here, float(a.stride(lp.axis) * extent), span)
+            stride = float(a.stride(lp.axis))
+            span = np.where(here, stride * phase.stages[-1].extents[lp.axis], span)
+            block = np.where(here, stride * lp.cover, block)
             found = found | here
-    return span
+    return span, block

@@ -118,6 +118,8 @@ def spatial_sketch(
         layout += [lp for lp in static if lp.rsplit(".", 1)[0] in used]
         template.append(Pack(anchor.name, factor, f"{v}.0" if factor in panels else ROOT, tuple(layout)))
     wanted = {"v": 2 * lanes, "r0": 6, "vb": 8, "r0b": 8, "r1": 1, "u0": 4 if len(anchor.reduce) == 1 else 1}
+    if first:  # small blocks: the border between the threads' parts is near that of what comes before
+        wanted["r0b"] = 4
     if panels:  # the blocks are what threads share
         rows = prod(extents[a] for a in roles.others) * extents[v]
         wanted["vb"] = max(1, min(8, rows // (2 * lanes * PIECES * target.threads)))
