@@ -90,7 +90,8 @@ def estimate(a: Analysis) -> Estimate:
         pieces = p.model.parallel * p.share * (PIECE_CYCLES * max(p.loops - 1, 0)) / CLOCK_GHZ
         parallel = parallel + np.where(p.model.parallel > 1, REGION_NS * regions, 0.0) + PHASE_NS + pieces
         for copy in p.model.copies:
-            cycles = copy.nbytes * PACK_CYCLES_PER_BYTE[copy.strided]
+            ordered, strided = PACK_CYCLES_PER_BYTE
+            cycles = copy.nbytes * (ordered + copy.strided * (strided - ordered))
             if not copy.region:
                 packing = packing + cycles * p.share / CLOCK_GHZ
             elif a.target.threads == 1:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tilewright.graph.affine import affine
 from tilewright.graph.expr import Expr
 from tilewright.graph.traverse import loads, variables
 from tilewright.schedules.factors import product_factors
@@ -26,6 +27,8 @@ from tilewright.schedules.steps import Pack, check
 ROOT = "root"
 MAX_VECTOR = 64
 """The longest innermost loop of a copy that becomes one vector."""
+SHORT = 8
+"""Steps of a loop of a copy that may be outside of what reads on: they read places next to each other too."""
 
 
 class Packing:
@@ -108,6 +111,9 @@ class Packing:
         outer = _outer(last, items)
         if outer is not None and outer.size <= MAX_VECTOR:
             items = [*items[:-1], replace(last, kind="vector")]
+            if len(items) > 1 and packed.buffer.scope != "packed" and _turned(items, factor):
+                items[-2] = replace(items[-2], kind="unroll")
+        items = _walk(items, factor)
         loops = StageLoops(stage.name, tuple(items), frozenset(), (), False)
 
         def fill(position: int, st: State) -> Node:
@@ -136,6 +142,35 @@ def _layout(pack: Pack, wanted: list[str], sizes: Mapping[str, tuple[int, ...]])
         )
         items.append(Item(axis, k, sizes[axis][k] if k < len(sizes[axis]) else 1, "serial"))
     return items
+
+
+def _turned(items: list[Item], factor: Expr) -> bool:
+    """Whether the loop around the innermost reads the neighbours and is short: then tiles are transposed in registers."""
+    near, last = items[-2:]
+    outer = _outer(near, items)
+    flat = [affine(load.index[0]) for load in loads(factor)]
+    strides = [None if a is None else (a.coefficient(near.axis), a.coefficient(last.axis)) for a in flat]
+    return outer is not None and 1 < outer.size <= SHORT and all(s is not None and s[0] == 1 != s[1] for s in strides)
+
+
+def _walk(items: list[Item], factor: Expr) -> list[Item]:
+    """The order in which a copy is walked. Where the innermost loop reads neighbours, the next loop of its axis goes on from their end:
+    it comes just outside, or outside short loops in between, so that lines and pages are read whole."""
+    last = items[-1]
+    onward = _outer(last, items)
+    flat = [affine(load.index[0]) for load in loads(factor)]
+    if (
+        onward is None
+        or onward is items[0]
+        or not flat
+        or any(a is None or a.coefficient(last.axis) != 1 for a in flat)
+    ):
+        return items
+    at = len(items) - 1
+    while (outer := _outer(items[at - 1], items)) is not None and items[at - 1] is not onward and outer.size <= SHORT:
+        at -= 1
+    moved = [i for i in items[:at] if i is not onward]
+    return [*moved, onward, *items[at:]] if onward in items[:at] else items
 
 
 def _outer(item: Item, items: list[Item]) -> Item | None:

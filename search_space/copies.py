@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.graph.affine import affine
+from tilewright.graph.affine import Affine, affine
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.traverse import loads, variables
 from tilewright.schedules.factors import product_factors
-from tilewright.schedules.packing import ROOT
+from tilewright.schedules.packing import ROOT, SHORT
 from tilewright.schedules.phase import PStage
 from tilewright.schedules.steps import Pack
 from tilewright.search_space.sketch import Floats, Sketch
@@ -26,8 +26,8 @@ class CopyModel:
 
     nbytes: Floats
     """Bytes, as often as they are packed."""
-    strided: bool
-    """Whether they are read out of order."""
+    strided: Floats | float
+    """The share of them that is read out of order."""
     region: bool
     """Whether all threads pack it before the loops, in a parallel region of its own; else each thread packs what it needs."""
 
@@ -48,7 +48,23 @@ def packed_copies(stage: PStage, sketch: Sketch, loops: tuple[LoopModel, ...]) -
             nbytes = nbytes * (lp.trips if lp.axis not in used else 1.0)
             if f"{lp.axis}.{lp.level}" == step.loop:
                 break
-        last = step.layout[-1].rsplit(".", 1)[0]
-        strided = any(a is None or a.coefficient(last) != 1 for a in (affine(x.index[0]) for x in loads(factor)))
-        out.append(CopyModel(nbytes, strided, step.loop == ROOT))
+        flat = [affine(x.index[0]) for x in loads(factor)]
+        out.append(CopyModel(nbytes, _out_of_order(step, flat, loops), step.loop == ROOT))
     return out
+
+
+def _out_of_order(step: Pack, flat: list[Affine | None], loops: tuple[LoopModel, ...]) -> Any:
+    """The share of a copy, all or nothing, whose innermost loop does not read neighbours, and whose tiles are not transposed in
+    registers."""
+
+    def along(loop: str) -> bool:
+        axis = loop.rsplit(".", 1)[0]
+        return all(a is not None and a.coefficient(axis) == 1 for a in flat)
+
+    if along(step.layout[-1]):
+        return 0.0
+    inner = step.layout[-2:-1]
+    near = next((lp for lp in loops if (f"{lp.axis}.{lp.level}",) == inner), None)
+    if near is None or near.level == 0 or not along(*inner):
+        return 1.0
+    return np.where((near.trips > 1.0) & (near.trips <= SHORT), 0.0, 1.0)

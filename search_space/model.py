@@ -96,7 +96,7 @@ class PhaseModel:
     @property
     def pack_strided(self) -> Floats | float:
         """Those of them that are read out of order."""
-        return sum((c.nbytes for c in self.copies if c.strided), 0.0)
+        return sum((c.nbytes * c.strided for c in self.copies), 0.0)
 
 
 def phase_model(phase: Phase, sketch: Sketch, values: Mapping[str, NDArray[np.int64]], n: int) -> PhaseModel:

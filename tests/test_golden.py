@@ -220,6 +220,34 @@ def test_row_sum_with_spread_accumulators(golden: Golden) -> None:
     golden(str(check(case(make, {"x": values(RNG, (3, 50))}), text)))
 
 
+PANELS = """
+    split t0 i1 8 4
+    split t0 i0 6 3
+    order t0 i1.0 i0.0 i1.1 i0.1 i0.2 i1.2
+    unroll t0 i0.2
+    vectorize t0 i1.2
+    split t0_acc r0 2
+    unroll t0_acc r0.1
+    order t0_acc r0.0 r0.1 i0.2 i1.2
+    pack t0_acc 1 i1.0 i1.1 r0.0 r0.1 i1.2
+"""
+
+
+def test_panels_are_read_in_the_order_of_memory(golden: Golden) -> None:
+    """A step of the sum for all vectors of the block before the next, though each vector's panel is contiguous."""
+    golden(str(check(matmul(6, 16, 5, constant=False), PANELS)))
+
+
+def test_panels_of_a_turned_factor_are_transposed_in_registers(golden: Golden) -> None:
+    """Neighbours are read in the unrolled loop around the vector loop."""
+
+    def make(g: Graph) -> Tensor:
+        a, b = g.input("a", (6, 5)), g.input("b", (16, 5))
+        return g.compute((6, 16), lambda i, j, r: a[i, r] * b[j, r], reduce=(5,), reducer="sum")
+
+    golden(str(check(case(make, {"a": values(RNG, (6, 5)), "b": values(RNG, (16, 5))}), PANELS)))
+
+
 def test_product_in_parts(golden: Golden) -> None:
     """Three parts of seven and a rest of two, which the loop that sums the parts adds."""
     text = """
