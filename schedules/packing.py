@@ -161,7 +161,7 @@ def _walk(items: list[Item], factor: Expr) -> list[Item]:
     flat = [affine(load.index[0]) for load in loads(factor)]
     if (
         onward is None
-        or onward is items[0]
+        or onward.kind == "parallel"
         or not flat
         or any(a is None or a.coefficient(last.axis) != 1 for a in flat)
     ):
