@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import SIZES
-from tilewright.graph.expr import Op
-from tilewright.graph.traverse import loads
+from tilewright.graph.expr import MATHS, Op
+from tilewright.graph.traverse import loads, walk
 from tilewright.graph.workload import Workload
+from tilewright.schedules.falling import FALLING
 from tilewright.schedules.phase import PStage
 from tilewright.schedules.phases import phases
 from tilewright.schedules.steps import Order, Parallel, Schedule, Step, Stream, Unroll, Vectorize
@@ -27,6 +28,14 @@ WHOLE_ROW, ROW_VECTORS = 8, 4
 
 FETCHED = 2048
 """Bytes ahead of where a long run is read at which they are asked for."""
+
+
+def _waits(workload: Workload, target: Target, leader: PStage, axis: str) -> bool:
+    """Whether fetching ahead can pay for a run: so much is computed for each vector that a core does not itself look ahead far
+    enough to keep memory busy, and the last cache does not hold what is read. Where little is computed it costs some percent."""
+    far = 2 * workload.min_bytes > max(target.l3_bytes, target.l2_bytes)
+    maths = any(isinstance(e, Op) and (e.kind in MATHS or e.kind in ("pow", FALLING)) for e in walk(leader.body))
+    return far and maths and strides_of(leader.body, axis) <= {0, 1}
 
 
 def injective_sketches(workload: Workload, target: Target) -> list[Sketch]:
@@ -109,7 +118,7 @@ def _sketch(
     template.append(Vectorize(leader.name, static[-1]))
     if stream:
         template.append(Stream(leader.name))
-    if stream and axis == last and strides_of(leader.body, axis) <= {0, 1}:
+    if axis == last and _waits(workload, target, leader, axis):
         params.append(Param("d", (0, 8, 16, 32), "vectors fetched ahead"))
         template.append(Ahead(leader.name, f"{axis}.1", ("d",)))
         preferred["d"] = near(params[-1].values, FETCHED // (preferred["v"] * SIZES[leader.body.dtype]))
