@@ -210,7 +210,11 @@ def every_second(scope: Scope, tensor: str, dtype: str, pointer: str, constant: 
         start = constant + 2 * first
         places = (start - start % 2, start) if roomy else (start, start - 1)
         low, skip = _neighbours_at(scope, tensor, dtype, pointer, places, width, first, start)
-        places = (start - start % 2 + width, start + width) if roomy else (start + width - 1, start + width)
+        places = (start + width - 1, start + width)
+        if roomy:
+            places = (start - start % 2 + width, start + width)
+        elif (first + width < lanes or scope.more) and (scope.guard is None or scope.guard.lanes == 1):
+            places = (start + width, start + width - 1)  # the next lane reads what is behind
         high, behind = _neighbours_at(scope, tensor, dtype, pointer, places, width, first, start)
         half = width // 2
         mask = [2 * k + skip if k < half else width + 2 * (k - half) + behind for k in range(width)]

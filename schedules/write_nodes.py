@@ -105,9 +105,9 @@ class NodeWriter:
             if lanes == 1:
                 self._iteration(n, first)
             else:
-                scope.lane, scope.first, scope.used = (n.var, lanes), first, used
+                scope.lane, scope.first, scope.used, scope.more = (n.var, lanes), first, used, first + lanes < width
                 self.node(n.body)
-                scope.lane, scope.first, scope.used = None, 0, 1
+                scope.lane, scope.first, scope.used, scope.more = None, 0, 1, False
             first += lanes
 
     def _counted(self, start: str, stop: str, body: Callable[[str], None]) -> None:

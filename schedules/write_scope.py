@@ -6,7 +6,7 @@ left out. What is remembered is forgotten at the end of the block that made it, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -39,6 +39,8 @@ class Scope:
     """The first lane of the piece of a vector loop being written."""
     used: int = 1
     """How many lanes of that piece are elements; the rest are idle."""
+    more: bool = False
+    """Whether another piece follows."""
     unrolled: dict[str, int] = field(default_factory=dict)
     """Loops around that are repeated, with their extents, as far as every iteration comes to the place where the
     next instruction is written."""
@@ -51,6 +53,8 @@ class Scope:
     swapped: bool = False
     """Whether the lanes of vectors are in the order :func:`~tilewright.schedules.write_memory.swapped`."""
     addresses: list[dict[Key, str]] = field(default_factory=lambda: [{}])
+    conditions: list[dict[Key, Value]] = field(default_factory=lambda: [{}])
+    """Conditions of all lanes together: loads under the same one are the same loads."""
     loaded: dict[Key, Value] = field(default_factory=dict)
     fetched: set[Key] = field(default_factory=set)
     """Cache lines that were asked for."""
@@ -85,6 +89,14 @@ class Scope:
                 dynamic.append((value, c))
         return dynamic, constant, stride
 
+    def once(self, key: Key, make: Callable[[], Value]) -> Value:
+        """What ``key`` names, written by ``make`` unless it is known from here or from a block around."""
+        for level in reversed(self.conditions):
+            if key in level:
+                return level[key]
+        made = self.conditions[-1][key] = make()
+        return made
+
     def sum(self, dynamic: list[tuple[str, int]]) -> str:
         """The sum of coefficients times SSA names."""
         total = ""
@@ -98,9 +110,11 @@ class Scope:
         """A block of its own: addresses made inside are not seen outside, loads neither way."""
         outer, unrolled, fetched = self.loaded, self.unrolled, self.fetched
         self.addresses.append({})
+        self.conditions.append({})
         self.loaded, self.unrolled, self.fetched = {}, {}, set()
         yield
         self.addresses.pop()
+        self.conditions.pop()
         self.unrolled, self.fetched = unrolled, fetched
         self.loaded = {k: v for k, v in outer.items() if k[0] not in self.written and k[0] in self.parameters}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import reduce
 
 from tilewright.graph.affine import Affine
 from tilewright.graph.expr import Const, Expr, Load, Op, binary
@@ -69,6 +70,9 @@ def _compare_index(scope: Scope, e: Op) -> Value | None:
     fn, signed = scope.fn, _SIGNED[e.kind]
     lane = scope.lane[0] if scope.lane is not None else None
     stride = d.coefficient(lane) if lane is not None else 0
+    if not stride and (dynamic := scope.split(d)[0]):
+        key = (e.kind, *sorted(dynamic), scope.split(d)[1])
+        return scope.once(key, lambda: fn.op(f"icmp {signed} i64 {_index(scope, d).name}, 0", "bool"))
     base = _index(scope, Affine(tuple((v, c) for v, c in d.terms if v != lane), d.const + stride * scope.first))
     if stride and not base.name.startswith("%"):
         start, n = int(base.name), scope.lanes
@@ -82,8 +86,6 @@ def _compare_index(scope: Scope, e: Op) -> Value | None:
         narrow = fn.op(f"trunc i64 {clamped.name} to i32", "int32")
         ramp = ", ".join(f"i32 {-stride * k}" for k in range(scope.lanes))
         return fn.op(f"icmp {signed} {fn.splat(narrow, scope.lanes).typed}, <{ramp}>", "bool", scope.lanes)
-    if base.name.startswith("%"):
-        return fn.op(f"icmp {signed} i64 {base.name}, 0", "bool")
     k = int(base.name)
     holds = {"lt": k < 0, "le": k <= 0, "eq": k == 0, "ne": k != 0}[e.kind]
     return Value("true" if holds else "false", "bool")
@@ -135,10 +137,11 @@ def _conjuncts(e: Expr) -> list[Expr]:
 
 def _all(scope: Scope, found: list[Value]) -> Value | None:
     """Whether all conditions of the same width hold."""
-    out: Value | None = None
-    for c in found:
-        out = c if out is None else scope.fn.op(f"and {out.typed}, {c.name}", "bool", c.lanes)
-    return out
+    return reduce(lambda a, b: scope.once(("and", a, b), lambda: _both(scope, a, b)), found) if found else None
+
+
+def _both(scope: Scope, a: Value, b: Value) -> Value:
+    return scope.fn.op(f"and {a.typed}, {b.name}", "bool", a.lanes)
 
 
 def _is_zero(e: Expr) -> bool:
