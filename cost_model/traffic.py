@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tilewright.schedules.loops import STATIC
 from tilewright.schedules.target import Target
-from tilewright.search_space.access import Access
+from tilewright.search_space.access import Access, touched
 from tilewright.search_space.model import LoopModel
 
 WAYS = 8
@@ -55,10 +55,7 @@ def footprint(a: Access, span: Mapping[str, Any], target: Target) -> Foot:
     for k in range(len(a.dims) - 1, -1, -1):
         size, terms = a.dims[k]
         if terms and k < len(a.dims) - 1:
-            extent: Any = 1.0
-            for axis, c in terms:
-                extent = extent + abs(c) * (span.get(axis, 1.0) - 1.0)
-            extent = np.minimum(extent, size)
+            extent = np.minimum(touched(terms, span), size)
             rows = rows * extent
             pages = pages * (extent if stride >= PAGE else np.maximum(extent * stride / PAGE, 1.0))
             walks.append((stride * (terms[0][1] if len(terms) == 1 else 1) / line, extent))

@@ -62,9 +62,7 @@ class Access:
         """Elements touched while each axis ``a`` covers ``span[a]`` values."""
         out: Any = float(self.places)
         for size, terms in self.dims:
-            extent: Any = 1.0
-            for a, c in terms:
-                extent = extent + abs(c) * (span.get(a, 1.0) - 1.0)
+            extent = touched(terms, span)
             out = out * (np.minimum(extent, size) if len(self.dims) > 1 else extent)
         return np.minimum(out, self.total)
 
@@ -74,20 +72,36 @@ class Access:
         elements = self.footprint(span)
         if self.packed or not self.dims:
             return np.ceil(elements * self.nbytes / line)
-        inner: Any = 1.0
-        whole: Any = True
-        for size, terms in reversed(self.dims):
-            extent: Any = 1.0
-            for a, c in terms:
-                extent = extent + abs(c) * (span.get(a, 1.0) - 1.0)
-            extent = np.minimum(extent, size)
-            inner = np.where(whole, inner * extent, inner)
+        size, terms = self.dims[-1]
+        inner = np.minimum(touched(terms, span), size)
+        across = np.minimum(reach(terms, span), size)
+        whole: Any = across >= size
+        for size, terms in reversed(self.dims[:-1]):
+            extent = np.minimum(reach(terms, span), size)
+            whole = whole & (touched(terms, span) >= extent)
+            inner, across = np.where(whole, inner * extent, inner), np.where(whole, across * extent, across)
             whole = whole & (extent >= size)
             if not np.any(whole):
                 break
-        row = np.maximum(np.ceil(inner * self.nbytes / line), 1.0)
+        row = np.maximum(np.ceil(across * self.nbytes / line), 1.0)
         sparse = np.minimum(row, inner)
         return elements / np.maximum(inner, 1.0) * sparse
+
+
+def reach(terms: Terms, span: Mapping[str, Any]) -> Any:
+    """Places from the first to the last of a dimension that axes walk together."""
+    out: Any = 1.0
+    for a, c in terms:
+        out = out + abs(c) * (span.get(a, 1.0) - 1.0)
+    return out
+
+
+def touched(terms: Terms, span: Mapping[str, Any]) -> Any:
+    """How many of them are touched: all, or fewer where an axis takes long steps."""
+    product: Any = 1.0
+    for a, _ in terms:
+        product = product * span.get(a, 1.0)
+    return np.minimum(reach(terms, span), product)
 
 
 def accesses(stage: PStage, phase: Phase, sketch: Sketch) -> list[Access]:

@@ -128,7 +128,7 @@ def _in_parts(workload: Workload, target: Target, p: Plan, whole: Stage, step: R
         return [
             replace(s, name=f"parts{count}:{s.name}")
             for s in sketches_of_phase(workload, target, part, others, base)
-            if not any(isinstance(x, Vectorize) and x.stage == main.name and _axis(x.loop) == along for x in s.template)
+            if _parts_outside(s, main.name, along)
         ]
     return []
 
@@ -145,6 +145,13 @@ def _decisions(p: Plan, whole: Stage, step: RFactor) -> Iterator[list[Step]]:
             else [*base, At(name, p.leader, "tile")]
         )
     yield [*base, *(At(s, name, "tile") for s in halves)]
+
+
+def _parts_outside(s: Sketch, stage: str, along: str) -> bool:
+    """Whether no vector goes across parts, and no register tile covers several besides outputs that share what they read."""
+    steps = [x for x in s.template if isinstance(x, (Vectorize, Unroll)) and x.stage == stage]
+    across = [x for x in steps if _axis(x.loop) == along]
+    return not across or (isinstance(across[0], Unroll) and sum(isinstance(x, Unroll) for x in steps) == 1)
 
 
 def _axis(loop: str) -> str:
