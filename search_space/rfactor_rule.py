@@ -81,29 +81,33 @@ def _few_outputs(s: Stage, target: Target) -> bool:
     if s.body.dtype == "bool" and s.reducer not in ("max", "min"):
         return False
     outputs = prod(e for _, e in s.axes)
-    every = outputs * prod(e for _, e in s.reduce)
-    read = max(
-        (prod(s.extents[a] for a in variables(f)) for f in product_factors(s.body) if loads(f)),
-        default=every,
-    )
     width = 2 * (target.lanes(s.body.dtype) if s.body.dtype != "bool" else 8)
-    if every < REUSED * read:
+    if not _reused(s):
         return outputs <= TILES * target.threads * width
-    walked = every // outputs * (ROWS + width) * SIZES[s.body.dtype]
+    walked = prod(e for _, e in s.reduce) * (ROWS + width) * SIZES[s.body.dtype]
     most = LONG_TILES if walked > target.l2_bytes else TILES * target.threads
     return outputs <= most * ROWS * width
 
 
+def _reused(s: Stage) -> bool:
+    """Whether each element that is read is used several times."""
+    every = prod(s.extents.values())
+    return all(every >= REUSED * prod(s.extents[a] for a in variables(f)) for f in product_factors(s.body) if loads(f))
+
+
 def _step(s: Stage, parts: int, target: Target) -> RFactor | None:
-    """The outermost axis that falls into so many parts, or some more, with little left over."""
+    """The outermost axis that falls into so many parts, or some more for each thread, with little left over."""
     points = prod(e for _, e in s.reduce)
     line = target.line_bytes // SIZES[s.body.dtype]
+    reused = _reused(s)
     for axis, extent in s.reduce:
         found = []
-        for count in range(max(2, parts), 2 * max(2, parts)):
+        for count in range(parts, 2 * parts, target.threads):
             size = extent // count
             if size >= SHORTEST * line:
                 size -= size % line
+                # parts that are read at once do not start in the same sets of the caches
+                size -= line if not reused and size // line % 2 == 0 else 0
             if size and size * (points // extent) >= SHORTEST:
                 found.append((extent - count * size, count, size))
         if found and min(found)[0] * MOST_LEFT <= extent:
