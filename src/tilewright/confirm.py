@@ -19,9 +19,8 @@ LEADERS = 3
 """Candidates of a contest besides the default."""
 CONTESTS = 3
 """Contests of a task: the later ones are for those that lead once the luck of the first ones is known."""
-LARGEST_MARGIN = 0.05
-"""Of the A/A noise of a run no more than this counts: what other programs do hurts interleaved rounds less. In nine of ten contests
-the default differed from itself by 2 to 3.5 %, also where the A/A test of the run had said 10 %."""
+LARGEST_MARGIN = 0.08
+"""Of the A/A noise of a run no more than this counts: interleaved rounds are hurt less by what other programs do."""
 CLOSE = 0.03
 """A candidate this much slower than the default, by times of different sittings, may still be faster."""
 
