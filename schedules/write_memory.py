@@ -14,6 +14,7 @@ from tilewright.graph.affine import Affine
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import Load
 from tilewright.schedules.emit import Value, memory_type, splat_literal, suffix, vector_type
+from tilewright.schedules.write_extremes import with_flag
 from tilewright.schedules.write_scope import Key, Scope
 from tilewright.schedules.write_transposed import pieces, transpose
 
@@ -82,6 +83,9 @@ def load(scope: Scope, e: Load, a: Affine) -> Value:
             return scope.loaded[key]
     with _used_lanes(scope, e.tensor, a):
         value = _load_at(scope, e.tensor, e.dtype, *address(scope, e.tensor, a))
+        if e.tensor in scope.flags:
+            flags = scope.flags[e.tensor]
+            value = with_flag(scope, value, _load_at(scope, flags, e.dtype, *address(scope, flags, a)))
     if remembered:
         scope.loaded[key] = value
     return value

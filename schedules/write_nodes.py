@@ -15,6 +15,7 @@ from tilewright.schedules.emit import memory_type
 from tilewright.schedules.invariant import invariants
 from tilewright.schedules.lanes import may_idle, powers_of_two, with_idle_lanes
 from tilewright.schedules.nest import Alloc, Fetch, If, Loop, Node, Seq, Store
+from tilewright.schedules.write_extremes import has_flags
 from tilewright.schedules.write_fetch import fetch
 from tilewright.schedules.write_memory import ZERO_BYTES
 from tilewright.schedules.write_scope import Scope
@@ -144,6 +145,14 @@ class NodeWriter:
             self.node(n)
         self.fn.branch(done)
 
+    def _flags(self, n: Alloc) -> None:
+        """A register for the flag of each element of a buffer."""
+        b = n.buffer
+        name, flags = self.fn.fresh("f"), f"{b.name}.nan"
+        self.fn.allocas.append(f"  {name} = alloca [{b.size} x {memory_type(b.dtype)}], align {ALIGN}")
+        self.scope.pointers[flags] = (name, b.dtype)
+        self.scope.flags[b.name] = flags
+
     def _alloc(self, n: Alloc) -> None:
         scope, b = self.scope, n.buffer
         saved = scope.pointers.get(b.name)
@@ -153,7 +162,13 @@ class NodeWriter:
             scope.pointers[b.name] = (name, b.dtype)
             scope.registers.add(b.name)
             self.registers[b.name] = b.size
+            outer = scope.flags.pop(b.name, None)
+            if has_flags(n):
+                self._flags(n)
             self.node(n.body)
+            scope.flags.pop(b.name, None)
+            if outer is not None:
+                scope.flags[b.name] = outer
             scope.registers.discard(b.name)
             del self.registers[b.name]
         else:

@@ -31,6 +31,8 @@ class Scope:
     """Address and type of every tensor."""
     registers: set[str] = field(default_factory=set)
     """Tensors that become SSA values, which LLVM remembers itself."""
+    flags: dict[str, str] = field(default_factory=dict)
+    """Registers with running maxima that have flags, and the name of those (:mod:`tilewright.schedules.write_extremes`)."""
     vars: dict[str, int | str] = field(default_factory=dict)
     """Loop variables: a constant or an SSA name."""
     lane: tuple[str, int] | None = None

@@ -20,6 +20,7 @@ from tilewright.schedules.across import REDUCER_OPS, across
 from tilewright.schedules.emit import FAST, Value, vector_type
 from tilewright.schedules.nest import Store
 from tilewright.schedules.scalar import operate
+from tilewright.schedules.write_extremes import extreme, flagged, no_flag
 from tilewright.schedules.write_scope import Scope
 from tilewright.schedules.write_transposed import Held, Place, transpose
 from tilewright.schedules.write_values import value
@@ -40,7 +41,12 @@ def store(scope: Scope, n: Store) -> None:
     if scope.lane is not None and stride == 0:
         _write(scope, place, _across(scope, n), dtype)
     elif scope.lane is None or stride == 1:
-        v = _updated(scope, n, lambda: memory.read(scope, dtype, place, lanes))
+        flag: str | None = None
+        if n.tensor in scope.flags:
+            flag = memory.offset(scope, memory.address(scope, scope.flags[n.tensor], a)[0], constant, dtype)
+        if flag is not None and n.reducer is None:
+            _write(scope, flag, no_flag(dtype, lanes), dtype)
+        v = _updated(scope, n, lambda: memory.read(scope, dtype, place, lanes), flag if lanes > 1 else None)
         length = _aligned(scope, a, v.lanes) if n.stream else v.lanes
         if n.stream and v.lanes > length and length * SIZES[dtype] >= STREAM_BYTES:
             for first in range(0, v.lanes, length):  # rows that begin within a vector's length of each other
@@ -58,6 +64,10 @@ def store(scope: Scope, n: Store) -> None:
         held.values.setdefault(origin, {})[k] = scope.fn.splat(value(scope, n.value), lanes)
     else:
         places = [memory.offset(scope, pointer, constant + k * stride, dtype) for k in range(lanes)]
+        if n.tensor in scope.flags and n.reducer is None:
+            start = memory.address(scope, scope.flags[n.tensor], a)[0]
+            for k in range(lanes):
+                _write(scope, memory.offset(scope, start, constant + k * stride, dtype), no_flag(dtype, 1), dtype)
         v = _updated(scope, n, lambda: memory.collect(scope, dtype, places))
         for k, p in enumerate(places):
             _write(scope, p, scope.fn.op(f"extractelement {v.typed}, i64 {k}", v.dtype), dtype)
@@ -88,21 +98,21 @@ def _across(scope: Scope, n: Store) -> Value:
     return operate(scope.fn, REDUCER_OPS[n.reducer], [old, reduced], dtype, scope.helpers)
 
 
-def _updated(scope: Scope, n: Store, old: Callable[[], Value]) -> Value:
-    """The new value of a store, in every lane."""
+def _updated(scope: Scope, n: Store, old: Callable[[], Value], flag: str | None = None) -> Value:
+    """The new value of a store, in every lane. ``flag`` is the place of the flags of a running maximum, updated too."""
     fn, lanes = scope.fn, scope.lanes
     if n.reducer is None:
         return fn.splat(value(scope, n.value), lanes)
     if not _every_second(scope, n):
-        return _reduced(scope, n, old())
+        return _reduced(scope, n, old(), flag)
     # the order of the lanes is put right before and after, which LLVM makes one change before and after a chain of updates
     scope.swapped = True
-    new = _reduced(scope, n, _swapped(scope, old()))
+    new = _reduced(scope, n, _swapped(scope, old()), flag)
     scope.swapped = False
     return _swapped(scope, new)
 
 
-def _reduced(scope: Scope, n: Store, old: Value) -> Value:
+def _reduced(scope: Scope, n: Store, old: Value, flag: str | None) -> Value:
     """What a reduction makes of the old value."""
     fn, lanes, v = scope.fn, scope.lanes, n.value
     assert n.reducer is not None
@@ -110,7 +120,11 @@ def _reduced(scope: Scope, n: Store, old: Value) -> Value:
         factors = [fn.splat(value(scope, f), lanes) for f in v.args]
         return fn.intrinsic("fmuladd", [*factors, old], v.dtype, lanes, FAST)
     new = fn.splat(value(scope, v), lanes)
-    return operate(fn, REDUCER_OPS[n.reducer], [old, new], v.dtype, scope.helpers)
+    if flag is None:
+        return operate(fn, REDUCER_OPS[n.reducer], [old, new], v.dtype, scope.helpers)
+    order = (lambda x: _swapped(scope, x)) if scope.swapped else (lambda x: x)
+    _write(scope, flag, order(flagged(scope, new, order(memory.read(scope, v.dtype, flag, lanes)))), v.dtype)
+    return extreme(scope, n.reducer, new, old)
 
 
 def _every_second(scope: Scope, n: Store) -> bool:

@@ -34,6 +34,9 @@ from tilewright.search_space.injective_rule import copy_steps, may_stream
 from tilewright.search_space.prologue import plan, worth_threads
 from tilewright.search_space.sketch import Ahead, Open, Param, Sketch
 
+EXTREMES = 4
+"""Accumulators of a maximum or minimum."""
+
 
 def rows_sketches(workload: Workload, target: Target) -> list[Sketch]:
     """Sketches of a workload with several reductions that share rows, or one reduction read back over its own axis; an empty
@@ -210,8 +213,10 @@ def _producer_steps(s: PStage, rows: list[str], lanes: int) -> list[Step | Open]
         return []
     last = reduced[-1]
     own = [f"{a}.0" for a, _ in s.axes if a not in rows]
+    # maxima wait for each other for one cycle, not for three as sums do, and with few of them NaN costs less
+    few = s.reducer in ("max", "min") and s.extents[last] >= EXTREMES * lanes
     return [
-        Open(s.name, last, (f"s*{lanes}", lanes)),
+        Open(s.name, last, (EXTREMES * lanes if few else f"s*{lanes}", lanes)),
         Order(s.name, (*own, *(f"{a}.0" for a in reduced), f"{last}.1", f"{last}.2")),
         Unroll(s.name, f"{last}.1"),
         Spread(s.name, f"{last}.1"),
