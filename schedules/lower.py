@@ -16,7 +16,7 @@ from tilewright.schedules import maths
 from tilewright.schedules.emit import Function
 from tilewright.schedules.nest import Buffer, Loop, Node, Note, Parameter, Program, Seq
 from tilewright.schedules.pool import RUN
-from tilewright.schedules.write_memory import ZERO_BYTES, ZEROS
+from tilewright.schedules.write_addresses import ZERO_BYTES, ZEROS
 from tilewright.schedules.write_nodes import NodeWriter, constant_extent
 from tilewright.schedules.write_scope import Scope
 from tilewright.schedules.write_stores import ALIGN

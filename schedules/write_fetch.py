@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import Expr
 from tilewright.schedules.nest import LINE_BYTES, Fetch
-from tilewright.schedules.write_memory import address, element, offset
+from tilewright.schedules.write_addresses import address, element, offset
 from tilewright.schedules.write_scope import Key, Scope
 from tilewright.schedules.write_values import value
 

@@ -15,9 +15,9 @@ from tilewright.schedules.emit import memory_type
 from tilewright.schedules.invariant import invariants
 from tilewright.schedules.lanes import may_idle, powers_of_two, with_idle_lanes
 from tilewright.schedules.nest import Alloc, Fetch, If, Loop, Node, Seq, Store
+from tilewright.schedules.write_addresses import ZERO_BYTES
 from tilewright.schedules.write_extremes import has_flags
 from tilewright.schedules.write_fetch import fetch
-from tilewright.schedules.write_memory import ZERO_BYTES
 from tilewright.schedules.write_scope import Scope
 from tilewright.schedules.write_stores import ALIGN, release, store
 from tilewright.schedules.write_transposed import held

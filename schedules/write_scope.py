@@ -53,7 +53,7 @@ class Scope:
     row: Value | None = None
     """A condition of all lanes together beside a ``guard`` that differs from lane to lane."""
     swapped: bool = False
-    """Whether the lanes of vectors are in the order :func:`~tilewright.schedules.write_memory.swapped`."""
+    """Whether the lanes of vectors are in the order :func:`~tilewright.schedules.write_pairs.swapped`."""
     addresses: list[dict[Key, str]] = field(default_factory=lambda: [{}])
     conditions: list[dict[Key, Value]] = field(default_factory=lambda: [{}])
     """Conditions of all lanes together: loads under the same one are the same loads."""

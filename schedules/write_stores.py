@@ -15,12 +15,13 @@ from tilewright.graph.affine import Affine
 from tilewright.graph.dtypes import FLOATS, SIZES
 from tilewright.graph.expr import Const, Expr, Load, Op
 from tilewright.graph.traverse import loads, variables
-from tilewright.schedules import write_memory as memory
+from tilewright.schedules import write_addresses as addresses
 from tilewright.schedules.across import REDUCER_OPS, across
 from tilewright.schedules.emit import FAST, Value, vector_type
 from tilewright.schedules.nest import Store
 from tilewright.schedules.scalar import operate
 from tilewright.schedules.write_extremes import extreme, flagged, no_flag
+from tilewright.schedules.write_pairs import WIDE_BYTES, swapped
 from tilewright.schedules.write_scope import Scope
 from tilewright.schedules.write_transposed import Held, Place, transpose
 from tilewright.schedules.write_values import value
@@ -35,23 +36,23 @@ def store(scope: Scope, n: Store) -> None:
     a = scope.affine(n.index)
     assert a is not None
     lanes = scope.lanes
-    pointer, constant, stride = memory.address(scope, n.tensor, a)
+    pointer, constant, stride = addresses.address(scope, n.tensor, a)
     dtype = scope.pointers[n.tensor][1]
-    place = memory.offset(scope, pointer, constant, dtype)
+    place = addresses.offset(scope, pointer, constant, dtype)
     if scope.lane is not None and stride == 0:
         _write(scope, place, _across(scope, n), dtype)
     elif scope.lane is None or stride == 1:
         flag: str | None = None
         if n.tensor in scope.flags:
-            flag = memory.offset(scope, memory.address(scope, scope.flags[n.tensor], a)[0], constant, dtype)
+            flag = addresses.offset(scope, addresses.address(scope, scope.flags[n.tensor], a)[0], constant, dtype)
         if flag is not None and n.reducer is None:
             _write(scope, flag, no_flag(dtype, lanes), dtype)
-        v = _updated(scope, n, lambda: memory.read(scope, dtype, place, lanes), flag if lanes > 1 else None)
+        v = _updated(scope, n, lambda: addresses.read(scope, dtype, place, lanes), flag if lanes > 1 else None)
         length = _aligned(scope, a, v.lanes) if n.stream else v.lanes
         if n.stream and v.lanes > length and length * SIZES[dtype] >= STREAM_BYTES:
             for first in range(0, v.lanes, length):  # rows that begin within a vector's length of each other
                 piece = scope.fn.shuffle(v, None, list(range(first, first + length)))
-                _write(scope, memory.offset(scope, pointer, constant + first, dtype), piece, dtype, True)
+                _write(scope, addresses.offset(scope, pointer, constant + first, dtype), piece, dtype, True)
         elif scope.lane is not None and scope.used < lanes and n.tensor not in scope.registers:
             _write_used(scope, pointer, constant, v, dtype)
         else:
@@ -63,12 +64,12 @@ def store(scope: Scope, n: Store) -> None:
         origin = Place(n.tensor, pointer, constant - k, stride, lanes, grain, n.stream)
         held.values.setdefault(origin, {})[k] = scope.fn.splat(value(scope, n.value), lanes)
     else:
-        places = [memory.offset(scope, pointer, constant + k * stride, dtype) for k in range(lanes)]
+        places = [addresses.offset(scope, pointer, constant + k * stride, dtype) for k in range(lanes)]
         if n.tensor in scope.flags and n.reducer is None:
-            start = memory.address(scope, scope.flags[n.tensor], a)[0]
+            start = addresses.address(scope, scope.flags[n.tensor], a)[0]
             for k in range(lanes):
-                _write(scope, memory.offset(scope, start, constant + k * stride, dtype), no_flag(dtype, 1), dtype)
-        v = _updated(scope, n, lambda: memory.collect(scope, dtype, places))
+                _write(scope, addresses.offset(scope, start, constant + k * stride, dtype), no_flag(dtype, 1), dtype)
+        v = _updated(scope, n, lambda: addresses.collect(scope, dtype, places))
         for k, p in enumerate(places):
             _write(scope, p, scope.fn.op(f"extractelement {v.typed}, i64 {k}", v.dtype), dtype)
     scope.stored(n.tensor)
@@ -80,7 +81,7 @@ def release(scope: Scope, waiting: Held) -> None:
         dtype = scope.pointers[place.tensor][1]
         stream = place.stream and place.aligned(first, len(rows))
         for lane, v in enumerate(transpose(scope.fn, rows)):
-            at = memory.offset(scope, place.pointer, place.constant + first + lane * place.stride, dtype)
+            at = addresses.offset(scope, place.pointer, place.constant + first + lane * place.stride, dtype)
             _write(scope, at, v, dtype, stream)
         scope.stored(place.tensor)
 
@@ -91,9 +92,9 @@ def _across(scope: Scope, n: Store) -> Value:
     a = scope.affine(n.index)
     assert a is not None
     v = scope.fn.splat(value(scope, n.value), scope.lanes)
-    pointer, constant, _ = memory.address(scope, n.tensor, a)
+    pointer, constant, _ = addresses.address(scope, n.tensor, a)
     dtype = scope.pointers[n.tensor][1]
-    old = memory.read(scope, dtype, memory.offset(scope, pointer, constant, dtype), 1)
+    old = addresses.read(scope, dtype, addresses.offset(scope, pointer, constant, dtype), 1)
     reduced = across(scope.fn, n.reducer, v)
     return operate(scope.fn, REDUCER_OPS[n.reducer], [old, reduced], dtype, scope.helpers)
 
@@ -123,7 +124,7 @@ def _reduced(scope: Scope, n: Store, old: Value, flag: str | None) -> Value:
     if flag is None:
         return operate(fn, REDUCER_OPS[n.reducer], [old, new], v.dtype, scope.helpers)
     order = (lambda x: _swapped(scope, x)) if scope.swapped else (lambda x: x)
-    _write(scope, flag, order(flagged(scope, new, order(memory.read(scope, v.dtype, flag, lanes)))), v.dtype)
+    _write(scope, flag, order(flagged(scope, new, order(addresses.read(scope, v.dtype, flag, lanes)))), v.dtype)
     return extreme(scope, n.reducer, new, old)
 
 
@@ -132,7 +133,7 @@ def _every_second(scope: Scope, n: Store) -> bool:
     if scope.lane is None or n.tensor not in scope.registers:
         return False
     lane, found = scope.lane[0], set(loads(n.value))
-    if any(SIZES[e.dtype] * scope.lanes % memory.WIDE_BYTES or scope.affine(e.index[0]) is None for e in found):
+    if any(SIZES[e.dtype] * scope.lanes % WIDE_BYTES or scope.affine(e.index[0]) is None for e in found):
         return False
     apart = {e for e in found if lane in variables(e)}
     return bool(apart) and all(_apart(scope, e) == 2 for e in apart) and _through_loads(n.value, lane)
@@ -158,8 +159,8 @@ def _through_loads(e: Expr, lane: str) -> bool:
 
 def _swapped(scope: Scope, v: Value) -> Value:
     """A value with the middle quarters of its vectors swapped."""
-    width = memory.WIDE_BYTES // SIZES[v.dtype]
-    order = [first + k for first in range(0, v.lanes, width) for k in memory.swapped(width)]
+    width = WIDE_BYTES // SIZES[v.dtype]
+    order = [first + k for first in range(0, v.lanes, width) for k in swapped(width)]
     return scope.fn.shuffle(v, None, order)
 
 
@@ -176,7 +177,7 @@ def _write_used(scope: Scope, pointer: str, constant: int, v: Value, dtype: str)
     rest = scope.used - half
     for first, length in ((0, half), (half, rest) if rest.bit_count() == 1 else (rest, half)):
         part = scope.fn.shuffle(v, None, list(range(first, first + length)))
-        _write(scope, memory.offset(scope, pointer, constant + first, dtype), part, dtype)
+        _write(scope, addresses.offset(scope, pointer, constant + first, dtype), part, dtype)
 
 
 def _write(scope: Scope, place: str, v: Value, dtype: str, stream: bool = False) -> None:
