@@ -111,7 +111,7 @@ def _up_to(item: Item, count: Affine, limit: int, state: State, width: Width, bo
     low, high = interval(count, state.ranges)
     if high <= 0:
         return Seq(())
-    extent = const(limit, "int64") if low >= limit else count.expr()
+    extent = const(min(low, limit), "int64") if low >= limit or low == high else count.expr()
     if low < limit < high:
         extent = binary("min", extent, limit)
     return _loop(item, extent, min(limit, high), state, width, body)
