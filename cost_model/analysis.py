@@ -79,8 +79,8 @@ class PhaseCost:
     share: Floats
     threads: int
     """Threads that the phase can use at all."""
-    loops: int
-    """Parallel loops, fused into one."""
+    loops: Floats | float
+    """Parallel loops of more than one iteration, fused into one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,8 @@ def _cost(phase: PhaseModel, target: Target, n: int) -> PhaseCost:
         stages.append(_stage(s, target, n, again, min([depth, *(seen[t] for t in again)]), everything))
         for a in s.accesses:
             seen.setdefault(a.tensor, depth)
-    return PhaseCost(phase, tuple(stages), shared, threads, len(loops))
+    walked = sum(((lp.trips > 1.0).astype(np.float64) for lp in loops), np.zeros(n))
+    return PhaseCost(phase, tuple(stages), shared, threads, walked)
 
 
 def _stage(s: StageModel, target: Target, n: int, again: set[str], depth: int, everything: int | None) -> StageCost:

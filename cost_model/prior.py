@@ -87,7 +87,7 @@ def estimate(a: Analysis) -> Estimate:
             compute = compute + cycles * p.share / CLOCK_GHZ
             memory = memory + (both - cycles) * p.share / CLOCK_GHZ
         regions = float(p.threads > 1)
-        pieces = p.model.parallel * p.share * (PIECE_CYCLES * max(p.loops - 1, 0)) / CLOCK_GHZ
+        pieces = p.model.parallel * p.share * (PIECE_CYCLES * np.maximum(p.loops - 1.0, 0.0)) / CLOCK_GHZ
         parallel = parallel + np.where(p.model.parallel > 1, REGION_NS * regions, 0.0) + PHASE_NS + pieces
         for copy in p.model.copies:
             ordered, strided = PACK_CYCLES_PER_BYTE

@@ -3,11 +3,13 @@
 The best of many measurements taken once is too often a lucky sample of an ordinary candidate, and times of different sittings
 differ by more than the gain that is looked for. So what decides is a contest: the default, the default once more, and the
 leaders are timed in interleaved rounds, and the ratios are stored with the default's record (`Record.compared`), where the
-look-up finds them. The default's difference from itself, in the contest and in the A/A test before the run, is the margin by
-which a candidate must beat it.
+look-up finds them. The margin by which a candidate must beat the default is its difference from itself in the contest, and what
+that may be expected to be: at first by the A/A test before the run, and the more contests were held, by theirs.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from tilewright.measure import Outcome, paired
 from tilewright.measure.request import Runner
@@ -21,6 +23,8 @@ CONTESTS = 3
 """Contests of a task: the later ones are for those that lead once the luck of the first ones is known."""
 LARGEST_MARGIN = 0.08
 """Of the A/A noise of a run no more than this counts: interleaved rounds are hurt less by what other programs do."""
+ASSUMED = 4
+"""Contests that the A/A test before the run counts as."""
 CLOSE = 0.03
 """A candidate this much slower than the default, by times of different sittings, may still be faster."""
 
@@ -80,9 +84,11 @@ def _contest(session: Session, runner: Runner, search: Search, found: list[Candi
         session.keep(search, list(zip(contestants, outcomes, strict=True)), "confirm")
         return
     default, rest = outcomes[0], list(zip(contestants[1:], outcomes[1:], strict=True))
-    margin = min(session.noise, LARGEST_MARGIN)
+    own = 0.0
     if len(defaults) > 1 and comparable(default, outcomes[1]):
-        margin = max(margin, abs(paired(default.samples_ns, outcomes[1].samples_ns).ratio - 1))
+        own = abs(paired(default.samples_ns, outcomes[1].samples_ns).ratio - 1)
+        session.drifts.append(own)
+    margin = max(own, expected_margin(session.noise, session.drifts))
     compared: dict[str, dict[str, float]] = {}
     for candidate, outcome in rest:
         if candidate.key != search.default.key and comparable(default, outcome):
@@ -90,6 +96,13 @@ def _contest(session: Session, runner: Runner, search: Search, found: list[Candi
             entry = {"ratio": p.ratio, "low": p.low, "high": p.high, "margin": margin, "rounds": float(p.rounds)}
             compared[identity(candidate)] = entry
     session.keep(search, list(zip(contestants, outcomes, strict=True)), "confirm", compared)
+
+
+def expected_margin(noise: float, drifts: Sequence[float]) -> float:
+    """By how much the default may be expected to differ from itself in a contest: twice the mean of what it differed by (``drifts``),
+    where the A/A test's ``noise``, up to a limit, counts as some contests, and is never exceeded."""
+    most = min(noise, LARGEST_MARGIN)
+    return min(most, 2 * (ASSUMED * most / 2 + sum(drifts)) / (ASSUMED + len(drifts)))
 
 
 def comparable(a: Outcome, b: Outcome) -> bool:

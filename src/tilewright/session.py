@@ -95,7 +95,8 @@ def identity(candidate: Candidate) -> str:
 
 
 class Session:
-    """One run over tasks. ``noise`` is the A/A noise of the device, set before measuring begins."""
+    """One run over tasks. ``noise`` is the A/A noise of the device, set before measuring begins; ``drifts`` are by how much a default
+    differed from itself in each contest so far."""
 
     def __init__(
         self,
@@ -119,6 +120,7 @@ class Session:
         self.start = time.monotonic()
         self.trials = 0
         self.noise = 0.0
+        self.drifts: list[float] = []
         self.target_json = target.to_json()
         self.fingerprint = target.fingerprint()
         self.policy_text = json.dumps(policy.identity(), sort_keys=True)
