@@ -19,7 +19,7 @@ import pytest
 
 from tilewright.api import compile as compile_model
 from tilewright.api import records_lookup
-from tilewright.confirm import confirm
+from tilewright.confirm import LARGEST_MARGIN, confirm, expected_margin
 from tilewright.graph import ops
 from tilewright.graph.evaluate import evaluate
 from tilewright.graph.graph import Graph
@@ -152,6 +152,17 @@ def test_a_lucky_sample_does_not_beat_the_default(placement: float, noise: float
     default = default_text()
     found = winners(lambda r: 1000.0 if r.schedule == default else 1010.0 + 50 * share(r), 30, 0.03, placement, noise)
     assert sum(ns > 1000 for ns in found) <= 2
+
+
+def test_the_margin_follows_the_contests_of_a_run() -> None:
+    """At first the A/A test says how far the default may be from itself, up to a limit; the more contests were held, the more they do."""
+    assert expected_margin(0.0, [0.02]) == 0.0
+    assert expected_margin(0.04, []) == pytest.approx(0.04)
+    assert expected_margin(0.5, []) == pytest.approx(LARGEST_MARGIN)
+    calm = [expected_margin(0.5, [0.005] * n) for n in (0, 1, 3, 30)]
+    assert calm == sorted(calm, reverse=True)
+    assert calm[-1] < 0.02
+    assert expected_margin(0.04, [0.2] * 9) == pytest.approx(0.04)
 
 
 def test_what_is_really_faster_wins() -> None:
