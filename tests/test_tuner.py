@@ -155,7 +155,7 @@ def test_a_lucky_sample_does_not_beat_the_default(placement: float, noise: float
 
 
 def test_the_margin_follows_the_contests_of_a_run() -> None:
-    """At first the A/A test says how far the default may be from itself, up to a limit; the more contests were held, the more they do."""
+    """At first the A/A test says how far the default may be from itself, up to a limit; with more contests, these do."""
     assert expected_margin(0.0, [0.02]) == 0.0
     assert expected_margin(0.04, []) == pytest.approx(0.04)
     assert expected_margin(0.5, []) == pytest.approx(LARGEST_MARGIN)
