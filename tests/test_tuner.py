@@ -324,7 +324,9 @@ def test_real_run() -> None:
     g = model()
     with Store(":memory:") as store, LocalRunner(TARGET) as runner:
         result = tune(g, TARGET, store, Budget(None, 12), runner=runner)
-        assert result.trials >= 12
+        # two are kept for the last comparison, which is not held where the default leads by far
+        assert result.trials in (10, 12)
+        assert store.count() == result.trials
         x = np.random.default_rng(3).standard_normal((12, 24)).astype(np.float32)
         executable = compile_model(g, TARGET, store, on_miss="error")
         np.testing.assert_allclose(executable(x)[0], evaluate(g, {"x": x})[0].astype(np.float64), rtol=1e-4, atol=1e-6)
