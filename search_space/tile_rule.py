@@ -70,10 +70,13 @@ def _in_blocks(workload: Workload, target: Target, p: Plan) -> list[Sketch]:
         parts = phases(workload, Schedule(tuple(base)))
     except ScheduleError:  # the reduction is a program of its own, or does not walk the padding in step
         return []
-    *copies, summed, last = parts[-1].stages
-    if len(parts) > 1 or len(copies) != len(pads) or {a for a, _ in last.axes} != {a for a, _ in summed.axes}:
+    phase = parts[-1]
+    if len(parts) > 1 or len(phase.stages) != len(pads) + 2:
         return []
-    return staged_sketches(workload, target, parts[-1], base, [])
+    summed, last = phase.stages[-2:]
+    if {a for a, _ in last.axes} != {a for a, _ in summed.axes}:
+        return []
+    return staged_sketches(workload, target, phase, base, [])
 
 
 def sketches_of_phase(

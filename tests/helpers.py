@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.cost_model.prior import prior_ns
 from tilewright.graph.dtypes import FLOATS, int_range, numpy_dtype
 from tilewright.graph.evaluate import evaluate_nodes
 from tilewright.graph.graph import Graph, Tensor
@@ -27,6 +28,9 @@ from tilewright.schedules.steps import Schedule, parse
 from tilewright.schedules.target import Target
 from tilewright.schedules.verify import verify
 from tilewright.schedules.winograd import amplification
+from tilewright.search_space.candidate import Candidate
+from tilewright.search_space.sketch import Sketch, enumerate_points
+from tilewright.tasks import applies
 
 Array = NDArray[Any]
 GUARD = 192
@@ -164,3 +168,15 @@ def check(c: Case, schedule: str | Schedule, threads: int = 1) -> Program:
     wrong = difference(c, out, amplification(as_schedule(schedule)))
     assert wrong is None, f"{wrong}\nschedule:\n{as_schedule(schedule)}\nprogram:\n{program}"
     return program
+
+
+def check_sketches(c: Case, sketches: Iterable[Sketch], threads: int) -> None:
+    """Run and compare a sample of each sketch, and what the prior likes best; all of it must apply."""
+    rng = np.random.default_rng(1)
+    for s in sketches:
+        rows = enumerate_points(s).rows
+        best = np.argsort(prior_ns(s, rows), kind="stable")[:2]
+        for k in (*best, *rng.choice(len(rows), 4, replace=False)):
+            candidate = Candidate(s, tuple(int(x) for x in rows[k]))
+            assert applies(candidate), f"{s.name} {s.row(rows[k])}: what the constraints let pass is refused"
+            check(c, candidate.schedule, threads)

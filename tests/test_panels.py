@@ -5,16 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from helpers import Case, case, check, host, values
+from helpers import Case, case, check, check_sketches, host, values
 from tilewright.cost_model.analysis import analyse
-from tilewright.cost_model.prior import prior_ns
 from tilewright.graph.expr import Expr
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.schedules.steps import Order, Pack, Parallel
 from tilewright.search_space.candidate import Candidate, legal
-from tilewright.search_space.sketch import Sketch, enumerate_points
+from tilewright.search_space.sketch import Sketch
 from tilewright.search_space.space import space
-from tilewright.tasks import applies, default_candidate
+from tilewright.tasks import default_candidate
 
 RNG = np.random.default_rng(0)
 
@@ -62,14 +61,7 @@ def test_candidates_are_right(name: str, threads: int) -> None:
     c = CASES[name]()
     sketches = panels(c, threads)
     assert sketches
-    rng = np.random.default_rng(1)
-    for s in sketches:
-        rows = enumerate_points(s).rows
-        best = np.argsort(prior_ns(s, rows), kind="stable")[:2]
-        for k in (*best, *rng.choice(len(rows), 4, replace=False)):
-            candidate = Candidate(s, tuple(int(x) for x in rows[k]))
-            assert applies(candidate), f"{s.name} {s.row(rows[k])}: what the constraints let pass is refused"
-            check(c, candidate.schedule, threads)
+    check_sketches(c, sketches, threads)
 
 
 def test_the_loop_over_panels_is_the_last_parallel_one() -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from helpers import Case, case, check, host, values
+from helpers import Case, case, check_sketches, host, values
 from tilewright.cost_model.prior import prior_ns
 from tilewright.graph import ops
 from tilewright.graph.expr import maximum
 from tilewright.graph.graph import Graph, Tensor
-from tilewright.search_space.candidate import Candidate
 from tilewright.search_space.sketch import Sketch, enumerate_points
 from tilewright.search_space.space import space
-from tilewright.tasks import applies
 
 RNG = np.random.default_rng(0)
 
@@ -75,14 +73,7 @@ def test_candidates_are_right(name: str, threads: int) -> None:
     c = CASES[name]()
     sketches = staged(c, threads)
     assert sketches
-    rng = np.random.default_rng(1)
-    for s in sketches:
-        rows = enumerate_points(s).rows
-        best = np.argsort(prior_ns(s, rows), kind="stable")[:2]
-        for k in (*best, *rng.choice(len(rows), 4, replace=False)):
-            candidate = Candidate(s, tuple(int(x) for x in rows[k]))
-            assert applies(candidate), f"{s.name} {s.row(rows[k])}: what the constraints let pass is refused"
-            check(c, candidate.schedule, threads)
+    check_sketches(c, sketches, threads)
 
 
 def test_channels_are_lanes_of_a_strided_convolution() -> None:
