@@ -16,7 +16,8 @@ import numpy as np
 from tilewright.graph.dtypes import FLOATS, GraphError, numpy_dtype
 from tilewright.graph.expr import Const, Expr, Load, Op, Var
 from tilewright.graph.graph import Array, Graph
-from tilewright.graph.stage import Node, Stage, View
+from tilewright.graph.ordered import Ordered, Scan, Select
+from tilewright.graph.stage import Node, Stage, View, identity
 
 _CHUNK = 1 << 22  # body evaluations held in memory at once
 
@@ -147,9 +148,41 @@ def _grid(axes: list[tuple[str, int, int]]) -> dict[str, Array]:
 def evaluate_stage(stage: Stage, values: Mapping[str, Array]) -> Array:
     """The tensor a stage defines, from the arrays of its sources."""
     with np.errstate(all="ignore"):
+        if stage.ordered is not None:
+            return _ordered(stage, stage.ordered, values)
         if stage.reducer == "sum" and stage.body.dtype in FLOATS and stage.points > _CHUNK // 8:
             return _contract(stage, values)
         return _direct(stage, values)
+
+
+def _ordered(stage: Stage, form: Ordered, values: Mapping[str, Array]) -> Array:
+    """Scans and selections: the body over the axes that are not listed and, last, the reduction axis."""
+    listed = form.axis if isinstance(form, Scan) else len(stage.axes) - 1
+    axes = [a for k, a in enumerate(stage.axes) if k != listed] + list(stage.reduce)
+    grid = _grid([(n, 0, e) for n, e in axes])
+    block: Any = np.broadcast_to(evaluate_expr(stage.body, values, grid, {}), tuple(e for _, e in axes))
+    if isinstance(form, Select):
+        # descending: the ascending order of the reversed row, read backwards, keeps equal values in order of position
+        if form.largest:
+            last = block.shape[-1] - 1
+            order = last - np.argsort(block[..., ::-1], axis=-1, kind="stable")[..., ::-1]
+        else:
+            order = np.argsort(block, axis=-1, kind="stable")
+        return cast(Array, np.ascontiguousarray(order[..., : stage.axes[-1][1]]).astype(np.int64))
+    if form.reverse:
+        block = block[..., ::-1]
+    out = np.empty(block.shape, dtype=_oracle_dtype(stage.body.dtype))
+    first = 1 if form.exclusive else 0
+    out[..., :first] = identity(form.reducer, stage.body.dtype).value
+    out[..., first:] = _SCANS[form.reducer].accumulate(
+        block[..., : block.shape[-1] - first], axis=-1, dtype=None if block.dtype.kind == "f" else block.dtype
+    )
+    if form.reverse:
+        out = out[..., ::-1]
+    return cast(Array, np.ascontiguousarray(np.moveaxis(out, -1, form.axis)))
+
+
+_SCANS: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 def _direct(stage: Stage, values: Mapping[str, Array]) -> Array:
@@ -165,7 +198,7 @@ def _direct(stage: Stage, values: Mapping[str, Array]) -> Array:
             axes[0] = (axes[0][0], start, stop)
         full = tuple(b - a for _, a, b in axes)
         block = np.broadcast_to(evaluate_expr(stage.body, values, _grid(axes), {}), full)
-        if stage.reducer is not None:
+        if isinstance(stage.reducer, str):
             block = _reduce(stage.reducer, block, len(stage.axes))
         if stage.axes:
             out[start:stop] = block

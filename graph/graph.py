@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from tilewright.graph.dtypes import GraphError, numpy_dtype
 from tilewright.graph.expr import Expr, Load, index, var
+from tilewright.graph.ordered import Ordered
 from tilewright.graph.stage import Node, Stage, TensorType, View
 
 Array = NDArray[np.generic]
@@ -106,13 +107,13 @@ class Graph:
         shape: Sequence[int],
         body: Callable[..., Expr],
         reduce: Sequence[int] = (),
-        reducer: str | None = None,
+        reducer: str | Ordered | None = None,
         name: str = "t",
     ) -> Tensor:
         """Define a tensor by index notation: ``body`` gets one index variable for each dimension of ``shape``, then one for
         each extent of ``reduce``, and returns a scalar expression. A body with ``*args`` gets them all. ``reducer`` is ``sum``,
-        ``prod``, ``max`` or ``min`` over the axes of ``reduce``. Raises GraphError for a body that takes another number of
-        indices."""
+        ``prod``, ``max`` or ``min`` over the axes of ``reduce``, or an ordered reduction (:mod:`tilewright.graph.ordered`). Raises
+        GraphError for a body that takes another number of indices."""
         axes = tuple((f"i{n}", int(d)) for n, d in enumerate(shape))
         raxes = tuple((f"r{n}", int(d)) for n, d in enumerate(reduce))
         names = [a for a, _ in axes + raxes]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from tilewright.graph.dtypes import FLOATS, SIZES, GraphError, check_dtype, int_range
 from tilewright.graph.expr import Const, Expr, Load, const
+from tilewright.graph.ordered import Ordered, Scan, Select
 from tilewright.graph.traverse import loads, variables
 
 #: What a reduction starts from. ``max``/``min`` start from the smallest/largest value of the type.
@@ -63,7 +64,8 @@ Axes = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """``output[axes] = reducer over reduce axes of body``; without a reducer, ``output[axes] = body``.
+    """``output[axes] = reducer over reduce axes of body``; without a reducer, ``output[axes] = body``. The reducer is one of
+    ``REDUCERS``, or an ordered one (:mod:`tilewright.graph.ordered`), which lists several results along an axis of the output.
 
     The output is indexed by its axes in order, so its shape is the extents of ``axes``. ``origin`` is a label for people
     (the model's node name); it is no part of the meaning and not compared.
@@ -73,7 +75,7 @@ class Stage:
     axes: Axes
     body: Expr
     reduce: Axes = ()
-    reducer: str | None = None
+    reducer: str | Ordered | None = None
     origin: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -85,16 +87,42 @@ class Stage:
                 raise GraphError(f"stage {self.output}: expected an extent of at least 1 for axis {n}; got {extent}")
         if bool(self.reduce) != (self.reducer is not None):
             raise GraphError(f"stage {self.output}: expected a reducer exactly when there are reduction axes")
-        if self.reducer is not None and self.reducer not in REDUCERS:
+        if isinstance(self.reducer, Scan | Select):
+            self._check_ordered(self.reducer)
+        elif self.reducer is not None and self.reducer not in REDUCERS:
             raise GraphError(f"stage {self.output}: expected a reducer of {', '.join(REDUCERS)}; got {self.reducer!r}")
         unknown = variables(self.body) - set(names)
         if unknown:
             raise GraphError(f"stage {self.output}: body uses {sorted(unknown)}, which are no axes of it ({names})")
 
+    def _check_ordered(self, form: Ordered) -> None:
+        what = f"stage {self.output}"
+        if len(self.reduce) != 1:
+            raise GraphError(f"{what}: expected one reduction axis for {form}; got {self.reduce}")
+        if isinstance(form, Scan) and (form.reducer not in REDUCERS or not 0 <= form.axis < len(self.axes)):
+            raise GraphError(f"{what}: expected a reducer of {', '.join(REDUCERS)} and one of {len(self.axes)} axes; got {form}")
+        if not self.axes:
+            raise GraphError(f"{what}: expected an axis that the results of {form} are listed along; got none")
+        if self.body.dtype == "bool":
+            raise GraphError(f"{what}: expected numbers for {form}; got bool")
+        name, extent = self.axes[form.axis if isinstance(form, Scan) else -1]
+        over = self.reduce[0][1]
+        if extent > over or (isinstance(form, Scan) and extent != over):
+            most = "" if isinstance(form, Scan) else "at most "
+            raise GraphError(f"{what}: expected {most}{over} results along axis {name}; got {extent}")
+        if name in variables(self.body):
+            raise GraphError(f"{what}: the body uses {name}, the axis that the results of {form} are listed along")
+
+    @property
+    def ordered(self) -> Ordered | None:
+        """The ordered reduction that this stage is, if it is one."""
+        return self.reducer if isinstance(self.reducer, Scan | Select) else None
+
     @property
     def type(self) -> TensorType:
         """Type of the tensor this stage defines."""
-        return TensorType(tuple(e for _, e in self.axes), self.body.dtype)
+        dtype = "int64" if isinstance(self.reducer, Select) else self.body.dtype
+        return TensorType(tuple(e for _, e in self.axes), dtype)
 
     @property
     def sources(self) -> list[str]:
@@ -110,8 +138,10 @@ class Stage:
     def points(self) -> int:
         """Number of times the body is evaluated."""
         n = 1
-        for _, e in self.axes + self.reduce:
-            n *= e
+        form = self.ordered
+        listed = None if form is None else self.axes[form.axis if isinstance(form, Scan) else -1][0]
+        for name, e in self.axes + self.reduce:
+            n *= 1 if name == listed else e
         return n
 
 

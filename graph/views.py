@@ -29,6 +29,8 @@ def absorb_unit_views(graph: Graph) -> Graph:
 
 
 def _reshapes_units(s: Stage, v: View) -> bool:
+    if s.ordered is not None:
+        return False  # it lists its results along an axis by number
     names = {f"i{k}" for k in range(len(v.type.shape))}
     squeezed = [[d for d in shape if d != 1] for shape in (s.type.shape, v.type.shape)]
     return squeezed[0] == squeezed[1] and names.isdisjoint(a for a, _ in s.reduce)

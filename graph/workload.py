@@ -15,6 +15,7 @@ from typing import Any
 
 from tilewright.graph.dtypes import SIZES, GraphError
 from tilewright.graph.expr import MATHS, Const, Expr, Load, Op, Var
+from tilewright.graph.ordered import Ordered, Scan, Select
 from tilewright.graph.stage import Axes, Node, Stage, TensorType, View
 from tilewright.graph.traverse import children, rewrite, walk
 
@@ -82,13 +83,20 @@ class Workload:
         main = max(self.stages.values(), key=lambda s: s.points)
         space = "×".join(str(e) for _, e in main.axes) or "1"
         red = "×".join(str(e) for _, e in main.reduce)
-        kind = f"{main.reducer} {space} over {red}" if red else f"map {space}"
+        kind = f"{_word(main.reducer)} {space} over {red}" if red else f"map {space}"
         rest = len(self.stages) - 1
         return kind + (f" +{rest}" if rest else "")
 
     def uses_maths(self) -> bool:
         """Whether any stage calls a mathematical function."""
         return any(isinstance(e, Op) and e.kind in MATHS for s in self.stages.values() for e in walk(s.body))
+
+
+def _word(reducer: str | Ordered | None) -> str:
+    """A reducer in a word or two."""
+    if isinstance(reducer, Scan):
+        return f"scan {reducer.reducer}"
+    return f"{'largest' if reducer.largest else 'smallest'}" if isinstance(reducer, Select) else str(reducer)
 
 
 def canonical(
@@ -180,11 +188,28 @@ def to_json(w: Workload) -> Json:
         entry: Json = {"stage": n.output, "axes": [e for _, e in n.axes]}
         if n.reduce:
             entry["reduce"] = [e for _, e in n.reduce]
-            entry["reducer"] = n.reducer
+            entry["reducer"] = _encode_reducer(n.reducer)
         entry["body"] = table
         nodes.append(entry)
     inputs = [[n, list(t.shape), t.dtype, "constant" if c else "input"] for n, t, c in w.inputs]
     return {"format": FORMAT, "inputs": inputs, "nodes": nodes, "output": w.output}
+
+
+def _encode_reducer(reducer: str | Ordered | None) -> Json:
+    if isinstance(reducer, Scan):
+        return ["scan", reducer.reducer, reducer.axis, reducer.exclusive, reducer.reverse]
+    return ["select", reducer.largest] if isinstance(reducer, Select) else reducer
+
+
+def _decode_reducer(data: Json) -> str | Ordered | None:
+    if not isinstance(data, list):
+        return data  # type: ignore[no-any-return]
+    kind, *rest = data
+    if kind == "scan" and [type(x) for x in rest] == [str, int, bool, bool]:
+        return Scan(*rest)
+    if kind == "select" and [type(x) for x in rest] == [bool]:
+        return Select(*rest)
+    raise GraphError(f"workload: expected a reducer; got {data!r}")
 
 
 def _encode(e: Expr, table: list[Json], seen: dict[Expr, int]) -> int:
@@ -241,7 +266,7 @@ def _decode_node(row: Json, types: Mapping[str, TensorType]) -> Node:
             table.append(Op(rest[0], kind, tuple(table[k] for k in rest[1])))
     axes = tuple((f"i{k}", e) for k, e in enumerate(row["axes"]))
     reduce = tuple((f"r{k}", e) for k, e in enumerate(row.get("reduce", [])))
-    return Stage(row["stage"], axes, table[-1], reduce, row.get("reducer"))
+    return Stage(row["stage"], axes, table[-1], reduce, _decode_reducer(row.get("reducer")))
 
 
 def parse(text: str) -> Workload:

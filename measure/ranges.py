@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tilewright.graph.dtypes import FLOATS, INTS, int_range
 from tilewright.graph.expr import COMPARE, ROUNDING, Const, Expr, Load, Op, Var
-from tilewright.graph.stage import Stage, View
+from tilewright.graph.ordered import Scan, Select
+from tilewright.graph.stage import Stage, View, identity
 from tilewright.graph.traverse import walk
 from tilewright.graph.workload import Workload
 
@@ -93,13 +94,19 @@ class Ranges:
 
     @staticmethod
     def _reduced(stage: Stage, body: Range) -> Range:
-        count = math.prod(e for _, e in stage.reduce)
-        if stage.reducer == "sum":
+        if isinstance(stage.reducer, Select):
+            return 0, stage.reduce[0][1] - 1
+        one, count = body, math.prod(e for _, e in stage.reduce)
+        reducer = stage.reducer.reducer if isinstance(stage.reducer, Scan) else stage.reducer
+        if reducer == "sum":
             body = _times(body[0], count), _times(body[1], count)
-        elif stage.reducer == "prod":
+        elif reducer == "prod":
             bound = max(abs(body[0]), abs(body[1]))
             bound = bound if bound <= 1 else math.inf if count * math.log2(bound) > 1000 else bound**count
             body = -bound, bound
+        if isinstance(stage.reducer, Scan):
+            start = float(identity(stage.reducer.reducer, stage.body.dtype).value)
+            body = min(body[0], one[0], start), max(body[1], one[1], start)  # shorter prefixes, and of no element
         return _stored(body, stage.body.dtype)
 
     def of(self, stage: Stage, e: Expr) -> Range:
@@ -165,7 +172,8 @@ class Ranges:
             for e in walk(stage.body):
                 if not self._exact(stage, e):
                     return False
-            if stage.reducer in ("sum", "prod") and not _holds(stage.body.dtype, self._worst(stage)):
+            summed = isinstance(stage.reducer, Scan) or stage.reducer in ("sum", "prod")
+            if summed and not _holds(stage.body.dtype, self._worst(stage)):
                 return False
         return True
 

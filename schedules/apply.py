@@ -9,11 +9,10 @@ refused where it is too large, so that no candidate takes LLVM more than about a
 
 from __future__ import annotations
 
-import math
-
 from tilewright.graph.workload import Workload
 from tilewright.schedules.nest import Alloc, Buffer, Node, Parameter, Program, Seq, instructions, seq
 from tilewright.schedules.opening import open_loop, resolve
+from tilewright.schedules.ordered_nest import ordered_nest
 from tilewright.schedules.packing import ROOT, Packing
 from tilewright.schedules.phase import Phase, PStage
 from tilewright.schedules.phases import phases
@@ -59,7 +58,7 @@ def apply(workload: Workload, schedule: Schedule) -> Program:
         prepare += builder.packing.prepare
         if part.leader.name != workload.output:
             leader = part.leader
-            shared.append(Buffer(leader.name, math.prod(leader.extents.values()), leader.body.dtype, "shared"))
+            shared.append(Buffer(leader.name, leader.size, leader.dtype, "shared"))
     size = sum(instructions(n) for n in (*prepare, *body))
     check(
         size <= MAX_INSTRUCTIONS,
@@ -92,6 +91,10 @@ class _Builder:
         """The loops of the phase; what it packs before them is left in ``packing``."""
         leader = self.phase.leader
         state = start(self.phase)
+        if leader.listing is not None:
+            node = ordered_nest(self.placement, self.statements, state)
+            self.prefetching.check_used()
+            return node
         for s in self.phase.stages:
             loops = self.placement.loops_of(s)
             check(

@@ -28,6 +28,7 @@ def divide(stages: Sequence[Stage], step: Divide, output: str) -> list[Stage]:
 
 
 def _divided(s: Stage, step: Divide) -> Stage:
+    check(s.ordered is None, f"{step}: {s.output} lists its results in order; its axes are walked as they are")
     extents = dict(s.axes)
     check(step.axis in extents, f"{step}: expected an axis of {list(extents)}; got {step.axis!r}")
     extent = extents[step.axis]

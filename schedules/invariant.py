@@ -14,7 +14,7 @@ from tilewright.graph.expr import MATHS, Const, Expr, Op
 from tilewright.graph.traverse import loads, variables
 from tilewright.graph.traverse import walk as parts
 from tilewright.schedules.falling import FALLING
-from tilewright.schedules.nest import Alloc, Loop, Node, Seq, Store, walk
+from tilewright.schedules.nest import Alloc, Loop, Node, Pick, Prefix, Seq, Store, walk
 
 COSTLY = MATHS | {"div", "pow", "fmod", FALLING}
 """Operations that are worth a register through the loop; others LLVM moves itself, or they cost less than a register."""
@@ -28,9 +28,10 @@ def invariants(loop: Loop) -> list[Expr]:
     """
     if not isinstance(loop.extent, Const):
         return []
-    inside = [n for n in walk(loop) if isinstance(n, (Loop, Store))]
+    inside = list(walk(loop))
     moving = {n.var for n in inside if isinstance(n, Loop)}
-    written = {n.tensor for n in inside if isinstance(n, Store)}
+    written = {n.tensor for n in inside if isinstance(n, Store | Prefix | Pick)}
+    written |= {n.carry for n in inside if isinstance(n, Prefix)}
     found = (e for store in _certain(loop.body) for e in _largest(store.value, moving, written))
     return list(dict.fromkeys(found))
 

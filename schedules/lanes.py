@@ -13,7 +13,7 @@ from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import FLOATS
 from tilewright.graph.expr import MATHS, Expr, Op
 from tilewright.graph.traverse import loads, walk
-from tilewright.schedules.nest import Alloc, If, Loop, Node, Seq, Store
+from tilewright.schedules.nest import Alloc, If, Loop, Node, Pick, Prefix, Seq, Store
 
 REST = 8
 """A rest of fewer elements may become one vector."""
@@ -76,7 +76,7 @@ def _stores(n: Node) -> Iterator[Store | None]:
             yield from _stores(child)
     elif isinstance(n, Alloc) or (isinstance(n, Loop) and n.kind == "unroll"):
         yield from _stores(n.body)
-    elif isinstance(n, If | Loop):
+    elif isinstance(n, If | Loop | Prefix | Pick):
         yield None
 
 

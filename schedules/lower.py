@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.graph.dtypes import SIZES
-from tilewright.schedules import maths
+from tilewright.schedules import heap, maths
 from tilewright.schedules.emit import Function
 from tilewright.schedules.nest import Buffer, Loop, Node, Note, Parameter, Program, Seq
 from tilewright.schedules.pool import RUN
@@ -65,7 +65,7 @@ def module(parts: list[Lowered], extra: str = "") -> str:
         helpers |= p.helpers
         texts += p.functions
     for helper in sorted(helpers):
-        text, needed = maths.define(*helper)
+        text, needed = (heap if helper[0] in heap.FUNCTIONS else maths).define(*helper)
         texts.append(text)
         declares |= needed
     head = f"{ZEROS} = internal constant [{ZERO_BYTES} x i8] zeroinitializer, align 64"

@@ -2,6 +2,7 @@
 
     node  ::= Loop(var, extent, kind, node) | Seq(node...) | If(condition, node, node?)
             | Alloc(buffer, node) | Store(tensor, index, value, reducer?) | Fetch(tensor, index) | Note(text)
+            | Prefix(tensor, index, value, reducer, carry, place) | Pick(tensor, index, value, var, extent, count)
     kind  ::= serial | parallel | unroll | vector
     scope ::= register | thread | shared | packed
 
@@ -10,6 +11,7 @@ buffer is seen by all threads, a ``packed`` buffer is filled once, when the prog
 ``vector`` and ``unroll`` loops have constant extents. ``Store`` with a reducer updates in place; inside a
 vector loop whose variable the index does not use, it reduces the lanes first. ``Fetch`` is a hint that
 changes no value; its index may be outside the tensor. All indices are flat and in elements.
+``Prefix`` is one step of a scan, ``Pick`` a whole selection along its own variable.
 """
 
 from __future__ import annotations
@@ -101,7 +103,41 @@ class Note:
     text: str
 
 
-Node = Loop | Seq | If | Alloc | Store | Fetch | Note
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """``carry[place] = reducer(carry[place], value)``, and ``tensor[index]`` is what ``carry`` is then (or was before, if
+    ``exclusive``). In a vector loop that ``place`` does not depend on, the lanes are scanned one after the other."""
+
+    tensor: str
+    index: Expr
+    value: Expr
+    reducer: str
+    carry: str
+    place: Expr
+    exclusive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """``tensor[index + j]`` is the position of the ``j``-th best of the values for ``var`` below ``extent``, for ``j < count``;
+    ``heap`` is scratch for ``count`` keys of ``key_bytes``. ``value`` is at ``var + lane``, where ``lane`` runs along the vectors of
+    ``lanes`` in which values are compared with the worst one kept so far, ``group`` vectors at a time."""
+
+    tensor: str
+    index: Expr
+    value: Expr
+    var: str
+    lane: str
+    extent: int
+    count: int
+    largest: bool
+    lanes: int
+    group: int
+    heap: str
+    key_bytes: int
+
+
+Node = Loop | Seq | If | Alloc | Store | Fetch | Note | Prefix | Pick
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +202,21 @@ def lines(node: Node, depth: int = 0) -> list[str]:
         beyond = f" + {show(node.beyond)}" if node.beyond is not None else ""
         return [f"{pad}fetch {node.tensor}[{show(node.index)}{beyond}]"]
     target = f"{node.tensor}[{show(node.index)}]"
-    sign = {None: "=", "sum": "+=", "prod": "*="}.get(node.reducer, f"{node.reducer}=")
+    if isinstance(node, Prefix):
+        kept = "before" if node.exclusive else "after"
+        return [f"{pad}{target} = {node.carry}[{show(node.place)}] {kept} {_SIGNS.get(node.reducer, node.reducer + '=')} {show(node.value)}"]
+    if isinstance(node, Pick):
+        kind = "largest" if node.largest else "smallest"
+        by = f"{node.group} x {node.lanes} at a time" if node.lanes > 1 else "one by one"
+        return [
+            f"{pad}{target} … {node.count} = positions {node.var} in {node.extent} of the {kind}, {by}, of",
+            f"{pad}  {show(node.value)}",
+        ]
+    sign = "=" if node.reducer is None else _SIGNS.get(node.reducer, f"{node.reducer}=")
     return [f"{pad}{target} {sign} {show(node.value)}" + ("  # stream" if node.stream else "")]
+
+
+_SIGNS = {"sum": "+=", "prod": "*="}
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -190,6 +239,8 @@ LINE_BYTES = 64
 """A cache line of every processor that vectors are written for."""
 PIECE_BYTES = 32
 """Bytes of the vector register that code size is counted in, whatever the target has."""
+PICK_SIZE = 100
+"""Instructions of a selection beside those that compare."""
 MATHS_SIZE = 16
 """Instructions of a mathematical function, roughly."""
 
@@ -209,6 +260,12 @@ def instructions(node: Node, lane: tuple[str, int] | None = None, unrolled: froz
         return instructions(node.body, (node.var, node.limit) if node.kind == "vector" else lane, unrolled)
     if isinstance(node, Fetch):
         return fetches(affine(node.index), node.dtype, lane)
+    if isinstance(node, Prefix):
+        steps = 2 * (lane[1] if lane is not None else 1).bit_length()
+        return _StoreSize(lane, unrolled).of(Store(node.tensor, node.index, node.value)) * (1 + steps)
+    if isinstance(node, Pick):
+        vectors = _StoreSize((node.lane, node.lanes), unrolled).of(Store(node.tensor, node.index, node.value))
+        return PICK_SIZE + vectors * node.group
     return _StoreSize(lane, unrolled).of(node) if isinstance(node, Store) else 0
 
 

@@ -36,6 +36,7 @@ from tilewright.schedules.falling import falling
 from tilewright.schedules.phase import ACC, Phase, PStage
 from tilewright.schedules.rewrites import flatten, give_leaders, hand_on_factors, inline, resolve_views
 from tilewright.schedules.rfactor import factor_out
+from tilewright.schedules.ordered import listed
 from tilewright.schedules.steps import At, Block, Divide, Inline, RFactor, Schedule, Step, Winograd, check
 from tilewright.schedules.winograd import expand
 
@@ -73,7 +74,7 @@ def _phases(of: _Decisions) -> tuple[Phase, ...]:
             stages = expand(stages, step)
     for step in of.steps:
         if isinstance(step, RFactor):
-            stages = factor_out(stages, step)
+            stages = factor_out(stages, step, workload.output)
     inlined = [s.stage for s in of.steps if isinstance(s, Inline)]
     stages = falling(inline(stages, inlined, workload))
     for step in of.steps:
@@ -89,6 +90,12 @@ def _phases(of: _Decisions) -> tuple[Phase, ...]:
     for at in ats:
         check(at.stage in names and at.leader in names, f"{at}: expected stages of {names}")
     leader_of = {s.stage: s.leader for s in ats}
+    ordered = {s.output for s in stages if s.ordered is not None}
+    for at in ats:
+        check(
+            not {at.stage, at.leader} & ordered,
+            f"{at}: {sorted({at.stage, at.leader} & ordered)} lists its results in order; it is a phase of its own",
+        )
     for s in stages:  # an accumulator always belongs to its leader
         if s.output.endswith(ACC) and s.output not in leader_of:
             leader_of[s.output] = s.output.removesuffix(ACC)
@@ -118,7 +125,8 @@ def _phases(of: _Decisions) -> tuple[Phase, ...]:
                 leaked = inside & set(s.sources)
                 check(not leaked, f"stage {s.output} reads {sorted(leaked)}, which exist only inside {leader}")
         attached = tuple((m.output, leader_of[m.output], "tile") for m in members[:-1])
-        out.append(collapse(_unify(members, attached, types)))
+        phase = _unify(members, attached, types)
+        out.append(listed(phase, members[0]) if leader in ordered else collapse(phase))
     return tuple(out)
 
 
@@ -145,7 +153,7 @@ def _unify(members: list[Stage], attached: tuple[tuple[str, str, str], ...], typ
                 stage.output,
                 tuple((rename[a], e) for a, e in stage.axes if e > 1),
                 tuple((rename[a], e) for a, e in stage.reduce if e > 1),
-                stage.reducer if any(e > 1 for _, e in stage.reduce) else None,
+                stage.reducer if isinstance(stage.reducer, str) and any(e > 1 for _, e in stage.reduce) else None,
                 body,
             )
         )

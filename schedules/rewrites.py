@@ -112,7 +112,7 @@ def give_leaders(stages: list[Stage], attached: set[str]) -> list[Stage]:
     leader."""
     out: list[Stage] = []
     for s in stages:
-        if s.reducer is None or s.output in attached:
+        if s.reducer is None or s.ordered is not None or s.output in attached:
             out.append(s)
             continue
         summed, outside = _hoisted(s)

@@ -16,26 +16,30 @@ from dataclasses import replace
 from tilewright.graph.expr import Load, binary, var
 from tilewright.graph.stage import Axes, Stage
 from tilewright.schedules.divide import INNER, OUTER, walked
+from tilewright.schedules.ordered import BASE, COMBINE, SCANNED, scan_in_parts
 from tilewright.schedules.steps import RFactor, check
 
 PART, REST, SUM = "_part", "_rest", "_sum"
 """What the names of the stages add to that of the reduction."""
-_COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
-def factor_out(stages: Sequence[Stage], step: RFactor) -> list[Stage]:
-    """The stages with ``step.stage`` reduced in parts. Raises ScheduleError for a stage that is not there or does not reduce along the
-    axis, and for a size of which there are not two in the axis."""
+def factor_out(stages: Sequence[Stage], step: RFactor, output: str) -> list[Stage]:
+    """The stages of a workload that hands on ``output`` with ``step.stage`` reduced in parts, or scanned in parts. Raises
+    ScheduleError for a stage that is not there or does not reduce along the axis, and for a size of which there are not two in the
+    axis."""
     known = {s.output for s in stages}
     check(step.stage in known, f"{step}: expected a stage of {sorted(known)}")
-    fresh = [step.stage + suffix for suffix in (PART, REST, SUM)]
+    fresh = [step.stage + suffix for suffix in (PART, REST, SUM, SCANNED, BASE)]
     check(
         not known & set(fresh),
         f"{step}: expected one step for a stage; there are stages {sorted(known & set(fresh))} already",
     )
     out: list[Stage] = []
     for s in stages:
-        out += _in_parts(s, step) if s.output == step.stage else [s]
+        if s.output != step.stage:
+            out.append(s)
+        else:
+            out += _in_parts(s, step) if s.ordered is None else scan_in_parts(s, step, output)
     return out
 
 
@@ -53,7 +57,7 @@ def _in_parts(s: Stage, step: RFactor) -> list[Stage]:
     )
     outer, inner = axis + OUTER, axis + INNER
     check(not {outer, inner} & set(s.extents), f"{step}: there is an axis {outer} or {inner} already")
-    assert s.reducer is not None
+    assert isinstance(s.reducer, str)
     count, rest = divmod(extents[axis], size)
     axes: Axes = ((outer, count), *s.axes)
     reduce: Axes = tuple((inner, size) if a == axis else (a, e) for a, e in s.reduce)
@@ -67,5 +71,5 @@ def _in_parts(s: Stage, step: RFactor) -> list[Stage]:
     body = walked(s.body, axis, var(axis) + count * size, dict(s.axes + reduce))
     left = replace(s, output=s.output + REST, reduce=reduce, body=body)
     whole = replace(whole, output=s.output + SUM)
-    both = binary(_COMBINE[s.reducer], *(Load(s.body.dtype, x.output, index) for x in (whole, left)))
+    both = binary(COMBINE[s.reducer], *(Load(s.body.dtype, x.output, index) for x in (whole, left)))
     return [part, whole, left, replace(s, body=both, reduce=(), reducer=None)]

@@ -29,10 +29,14 @@ class Statements:
 
     def store(self, tensor: str, index: Affine, value: Expr, reducer: str | None = None, stream: bool = False) -> Store:
         """One store, counted."""
+        self.counted()
+        return Store(tensor, index.expr(), value, reducer, stream)
+
+    def counted(self) -> None:
+        """Count a statement. Raises ScheduleError where there are too many."""
         self.count += 1
         if self.count > MAX_STATEMENTS:
             raise ScheduleError(f"the loop program has more than {MAX_STATEMENTS} statements; choose smaller tiles")
-        return Store(tensor, index.expr(), value, reducer, stream)
 
     def put(self, where: Local, state: State, value: Expr, reducer: str | None = None) -> Store:
         """``value`` into the element of ``where`` at this point."""

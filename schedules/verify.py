@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright.graph.affine import affine, interval
-from tilewright.graph.expr import Const, Expr
-from tilewright.graph.traverse import loads, show, variables
-from tilewright.schedules.nest import Alloc, Fetch, If, Loop, Node, Program, Seq, Store, lines, walk
+from tilewright.graph.expr import Const, Expr, const
+from tilewright.graph.traverse import loads, show, substitute, variables
+from tilewright.schedules.nest import Alloc, Fetch, If, Loop, Node, Pick, Prefix, Program, Seq, Store, lines, walk
 
 
 class VerifyError(AssertionError):
@@ -55,6 +55,11 @@ def _rule_bound(node: Node, s: _Scope) -> str | None:
         exprs = [node.index, node.value]
     elif isinstance(node, Fetch):
         exprs = [node.index, *([node.beyond] if node.beyond is not None else [])]
+    elif isinstance(node, Prefix):
+        exprs = [node.index, node.value, node.place]
+    elif isinstance(node, Pick):
+        own = {node.var: const(0, "int64"), node.lane: const(0, "int64")}
+        exprs = [node.index, substitute(node.value, own)]
     elif isinstance(node, Loop):
         exprs = [node.extent]
     elif isinstance(node, If):
@@ -67,9 +72,10 @@ def _rule_bound(node: Node, s: _Scope) -> str | None:
 
 
 def _rule_known_tensor(node: Node, s: _Scope) -> str | None:
-    if isinstance(node, (Store, Fetch)):
-        read = [load.tensor for load in loads(node.value)] if isinstance(node, Store) else []
-        for name in [node.tensor, *read]:
+    if isinstance(node, Store | Fetch | Prefix | Pick):
+        read = [] if isinstance(node, Fetch) else [load.tensor for load in loads(node.value)]
+        beside = [node.carry] if isinstance(node, Prefix) else [node.heap] if isinstance(node, Pick) else []
+        for name in [node.tensor, *beside, *read]:
             if name not in s.buffers:
                 return f"{lines(node)[0].strip()}: {name} is not allocated here"
     return None
@@ -77,14 +83,21 @@ def _rule_known_tensor(node: Node, s: _Scope) -> str | None:
 
 def _rule_in_bounds(node: Node, s: _Scope) -> str | None:
     """A store never leaves its buffer (loads under a select may: the select guards them)."""
-    if isinstance(node, Store) and node.tensor in s.buffers:
-        a = affine(node.index, s.ranges)
+    places: list[tuple[str, Expr, int]] = []
+    if isinstance(node, Store | Prefix | Pick):
+        places = [(node.tensor, node.index, node.count - 1 if isinstance(node, Pick) else 0)]
+    if isinstance(node, Prefix):
+        places.append((node.carry, node.place, 0))
+    for tensor, index, more in places:
+        if tensor not in s.buffers:
+            continue
+        a = affine(index, s.ranges)
         if a is None:
             return f"{lines(node)[0].strip()}: expected an affine store index"
         low, high = interval(a, s.ranges)
-        if (low < 0 or high >= s.buffers[node.tensor]) and not _clipped(s, a.terms):
-            size = s.buffers[node.tensor]
-            return f"{lines(node)[0].strip()}: index in [{low}, {high}] leaves a buffer of {size}"
+        if (low < 0 or high + more >= s.buffers[tensor]) and not _clipped(s, a.terms):
+            size = s.buffers[tensor]
+            return f"{lines(node)[0].strip()}: index in [{low}, {high + more}] leaves a buffer of {size}"
     return None
 
 
@@ -113,7 +126,7 @@ def verify(program: Program) -> None:
     _verify(program.body, _Scope({}, {}, dict(sizes)))
     later = {b.name for b in (*program.packed, *program.shared)}
     for node in (*walk(program.prepare), *walk(program.body)):
-        if isinstance(node, Store):
+        if isinstance(node, Store | Prefix | Pick):
             early = {load.tensor for load in loads(node.value)} & later
             if early:
                 raise VerifyError(f"{lines(node)[0].strip()}: {sorted(early)} is read before it is written")

@@ -14,10 +14,12 @@ from tilewright.graph.expr import Const
 from tilewright.schedules.emit import memory_type
 from tilewright.schedules.invariant import invariants
 from tilewright.schedules.lanes import may_idle, powers_of_two, with_idle_lanes
-from tilewright.schedules.nest import Alloc, Fetch, If, Loop, Node, Seq, Store
+from tilewright.schedules.nest import Alloc, Fetch, If, Loop, Node, Pick, Prefix, Seq, Store
 from tilewright.schedules.write_addresses import ZERO_BYTES
 from tilewright.schedules.write_extremes import has_flags
 from tilewright.schedules.write_fetch import fetch
+from tilewright.schedules.write_picks import pick
+from tilewright.schedules.write_prefixes import prefix
 from tilewright.schedules.write_scope import Scope
 from tilewright.schedules.write_stores import ALIGN, release, store
 from tilewright.schedules.write_transposed import held
@@ -48,6 +50,10 @@ class NodeWriter:
             store(self.scope, n)
         elif isinstance(n, Fetch):
             fetch(self.scope, n)
+        elif isinstance(n, Prefix):
+            prefix(self.scope, n)
+        elif isinstance(n, Pick):
+            pick(self.scope, n, self._counted)
         elif isinstance(n, Alloc):
             self._alloc(n)
         elif isinstance(n, If):

@@ -40,23 +40,23 @@ def store(scope: Scope, n: Store) -> None:
     dtype = scope.pointers[n.tensor][1]
     place = addresses.offset(scope, pointer, constant, dtype)
     if scope.lane is not None and stride == 0:
-        _write(scope, place, _across(scope, n), dtype)
+        write(scope, place, _across(scope, n), dtype)
     elif scope.lane is None or stride == 1:
         flag: str | None = None
         if n.tensor in scope.flags:
             flag = addresses.offset(scope, addresses.address(scope, scope.flags[n.tensor], a)[0], constant, dtype)
         if flag is not None and n.reducer is None:
-            _write(scope, flag, no_flag(dtype, lanes), dtype)
+            write(scope, flag, no_flag(dtype, lanes), dtype)
         v = _updated(scope, n, lambda: addresses.read(scope, dtype, place, lanes), flag if lanes > 1 else None)
         length = _aligned(scope, a, v.lanes) if n.stream else v.lanes
         if n.stream and v.lanes > length and length * SIZES[dtype] >= STREAM_BYTES:
             for first in range(0, v.lanes, length):  # rows that begin within a vector's length of each other
                 piece = scope.fn.shuffle(v, None, list(range(first, first + length)))
-                _write(scope, addresses.offset(scope, pointer, constant + first, dtype), piece, dtype, True)
+                write(scope, addresses.offset(scope, pointer, constant + first, dtype), piece, dtype, True)
         elif scope.lane is not None and scope.used < lanes and n.tensor not in scope.registers:
             _write_used(scope, pointer, constant, v, dtype)
         else:
-            _write(scope, place, v, dtype, n.stream and v.lanes == length > 1)
+            write(scope, place, v, dtype, n.stream and v.lanes == length > 1)
     elif (waiting := next(((h, s) for h in scope.held if (s := h.steps(n)) is not None), None)) is not None:
         held, steps = waiting
         k = sum(step * int(scope.vars[v]) for v, step in steps.items())
@@ -68,10 +68,10 @@ def store(scope: Scope, n: Store) -> None:
         if n.tensor in scope.flags and n.reducer is None:
             start = addresses.address(scope, scope.flags[n.tensor], a)[0]
             for k in range(lanes):
-                _write(scope, addresses.offset(scope, start, constant + k * stride, dtype), no_flag(dtype, 1), dtype)
+                write(scope, addresses.offset(scope, start, constant + k * stride, dtype), no_flag(dtype, 1), dtype)
         v = _updated(scope, n, lambda: addresses.collect(scope, dtype, places))
         for k, p in enumerate(places):
-            _write(scope, p, scope.fn.op(f"extractelement {v.typed}, i64 {k}", v.dtype), dtype)
+            write(scope, p, scope.fn.op(f"extractelement {v.typed}, i64 {k}", v.dtype), dtype)
     scope.stored(n.tensor)
 
 
@@ -82,7 +82,7 @@ def release(scope: Scope, waiting: Held) -> None:
         stream = place.stream and place.aligned(first, len(rows))
         for lane, v in enumerate(transpose(scope.fn, rows)):
             at = addresses.offset(scope, place.pointer, place.constant + first + lane * place.stride, dtype)
-            _write(scope, at, v, dtype, stream)
+            write(scope, at, v, dtype, stream)
         scope.stored(place.tensor)
 
 
@@ -124,7 +124,7 @@ def _reduced(scope: Scope, n: Store, old: Value, flag: str | None) -> Value:
     if flag is None:
         return operate(fn, REDUCER_OPS[n.reducer], [old, new], v.dtype, scope.helpers)
     order = (lambda x: _swapped(scope, x)) if scope.swapped else (lambda x: x)
-    _write(scope, flag, order(flagged(scope, new, order(addresses.read(scope, v.dtype, flag, lanes)))), v.dtype)
+    write(scope, flag, order(flagged(scope, new, order(addresses.read(scope, v.dtype, flag, lanes)))), v.dtype)
     return extreme(scope, n.reducer, new, old)
 
 
@@ -177,10 +177,11 @@ def _write_used(scope: Scope, pointer: str, constant: int, v: Value, dtype: str)
     rest = scope.used - half
     for first, length in ((0, half), (half, rest) if rest.bit_count() == 1 else (rest, half)):
         part = scope.fn.shuffle(v, None, list(range(first, first + length)))
-        _write(scope, addresses.offset(scope, pointer, constant + first, dtype), part, dtype)
+        write(scope, addresses.offset(scope, pointer, constant + first, dtype), part, dtype)
 
 
-def _write(scope: Scope, place: str, v: Value, dtype: str, stream: bool = False) -> None:
+def write(scope: Scope, place: str, v: Value, dtype: str, stream: bool = False) -> None:
+    """Write a value to an address."""
     if dtype == "bool":
         v = scope.fn.op(f"zext {v.typed} to {vector_type('i8', v.lanes)}", "int8", v.lanes)
     align, hint = SIZES[dtype], ""

@@ -17,7 +17,7 @@ from tilewright.graph.affine import affine
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.traverse import loads
 from tilewright.schedules.emit import Function, Value
-from tilewright.schedules.nest import Alloc, Loop, Node, Seq, Store, walk
+from tilewright.schedules.nest import Alloc, Loop, Node, Pick, Prefix, Seq, Store, walk
 
 SEGMENT_BYTES = 16
 """Processors interleave within parts of a vector of this size; whole parts move in steps of their own."""
@@ -75,6 +75,8 @@ def held(loop: Loop, lane: str | None, registers: set[str]) -> Held | None:
         return None
     busy: set[str] = set()
     for n in walk(loop.body):
+        if isinstance(n, Prefix | Pick):
+            return None
         if isinstance(n, Store):
             busy |= {x.tensor for x in loads(n.value)} | ({n.tensor} if n.reducer is not None else set())
     stores = [(s, steps) for s, v, lps in written if s.tensor not in busy and (steps := _steps(s, v, lps)) is not None]

@@ -95,7 +95,6 @@ from tilewright.graph.ops.index import (
     gather_nd,
     one_hot,
     scatter_constant,
-    top_k,
     trilu,
 )
 from tilewright.graph.ops.linalg import (
@@ -112,6 +111,7 @@ from tilewright.graph.ops.normalise import (
     mean_variance_norm,
     rms_norm,
 )
+from tilewright.graph.ops.ordered import cumulative, cumulative_prod, cumulative_sum, top_k
 from tilewright.graph.ops.pool import (
     Body,
     Window,
@@ -126,8 +126,6 @@ from tilewright.graph.ops.pool import (
 from tilewright.graph.ops.reduce import (
     arg_max,
     arg_min,
-    cumulative_prod,
-    cumulative_sum,
     hardmax,
     log_softmax,
     lp_normalise,
@@ -197,6 +195,7 @@ __all__ = [
     "cos",
     "cosh",
     "crop",
+    "cumulative",
     "cumulative_prod",
     "cumulative_sum",
     "depth_to_space",

@@ -148,28 +148,3 @@ def trilu(x: Tensor, upper: bool = True, k: int = 0) -> Tensor:
 def eye(graph: Graph, rows: int, columns: int, k: int = 0, dtype: str = "float32") -> Tensor:
     """1 on diagonal ``k``, else 0."""
     return graph.compute((rows, columns), lambda r, c: cast((r + k).eq(c), dtype), name="eye")
-
-
-def top_k(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
-    """The ``k`` first elements along ``axis`` in sorted order, and their positions. Each element's rank is
-    counted against all others, so the work grows with the square of the axis."""
-    axis = axis_number(axis, x.rank, "top_k")
-    n = x.shape[axis]
-    if not 1 <= k <= n:
-        raise GraphError(f"top_k: expected k of 1..{n}; got {k}")
-
-    def beats(i: tuple[Expr, ...], r: tuple[Expr, ...]) -> Expr:
-        me, other = x.at(i), x.at(replace_at(i, axis, r[0]))
-        better = other.gt(me) if largest else other.lt(me)
-        tie = other.eq(me)
-        earlier = r[0].lt(i[axis])
-        return cast(select(better, const(True, "bool"), select(tie, earlier, const(False, "bool"))), "int64")
-
-    rank = reduction(x.graph, x.shape, (n,), "sum", beats, "rank")
-
-    def position(i: tuple[Expr, ...], r: tuple[Expr, ...]) -> Expr:
-        return select(rank.at(replace_at(i, axis, r[0])).eq(i[axis]), r[0], index(0))
-
-    shape: Sequence[int] = replace_at(x.shape, axis, k)
-    where = reduction(x.graph, shape, (n,), "max", position, "top_k_index")
-    return gather_elements(x, where, axis), where

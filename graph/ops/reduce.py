@@ -162,24 +162,3 @@ def lp_normalise(x: Tensor, axis: int = -1, p: int = 2) -> Tensor:
         raise GraphError(f"lp_normalise: expected p of 1 or 2; got {p}")
     norm = (reduce_l1 if p == 1 else reduce_l2)(x, [axis_number(axis, x.rank, "lp_normalise")])
     return elementwise("lp_normalise", lambda a, n: select(n.eq(0), 0, a / n), x, norm)
-
-
-def _scan(x: Tensor, axis: int, reducer: str, exclusive: bool, reverse: bool) -> Tensor:
-    axis = axis_number(axis, x.rank, f"cumulative {reducer}")
-    start = 0 if reducer == "sum" else 1
-
-    def body(i: tuple[Expr, ...], r: tuple[Expr, ...]) -> Expr:
-        a, b = (i[axis], r[0]) if reverse else (r[0], i[axis])
-        return select(a.lt(b) if exclusive else a.le(b), x.at(replace_at(i, axis, r[0])), start)
-
-    return reduction(x.graph, x.shape, [x.shape[axis]], reducer, body, f"cumulative_{reducer}")
-
-
-def cumulative_sum(x: Tensor, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Tensor:
-    """Running sums along ``axis``, each as a masked reduction."""
-    return _scan(x, axis, "sum", exclusive, reverse)
-
-
-def cumulative_prod(x: Tensor, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Tensor:
-    """Running products along ``axis``, each as a masked reduction."""
-    return _scan(x, axis, "prod", exclusive, reverse)
