@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tilewright.graph.expr import Const, Var
 from tilewright.graph.graph import Graph
+from tilewright.graph.ordered import Select
 from tilewright.graph.stage import Stage
 from tilewright.graph.storage import storage
 from tilewright.graph.traverse import loads
@@ -76,6 +77,9 @@ class _Fuser:
         return group
 
     def _reduction(self, s: Stage) -> list[Stage]:
+        if s.ordered is not None:
+            # a selection reads each value again where it may be kept, so it reads what is stored
+            return self._take([s] if isinstance(s.ordered, Select) else [*self._prologue(s), s])
         if is_contraction(s) and (whole := self._attention(s)):
             return self._take(whole)
         rows = not is_contraction(s)
@@ -91,7 +95,7 @@ class _Fuser:
                 continue
             if not any(source in inside for source in s.sources):
                 continue
-            if not self._in_step(s, inside, first, rows=True) or len(current) >= MAX_STAGES:
+            if s.ordered is not None or not self._in_step(s, inside, first, rows=True) or len(current) >= MAX_STAGES:
                 return []
             if s.reducer is None and s.type.size > first.type.size:
                 return []
@@ -166,7 +170,7 @@ class _Fuser:
                 continue
             if not any(source in inside for source in s.sources):
                 continue
-            if s.reducer is not None and (not rows or is_contraction(s)):
+            if s.reducer is not None and (not rows or s.ordered is not None or is_contraction(s)):
                 continue
             if not self._in_step(s, inside, group[-1], rows):
                 continue

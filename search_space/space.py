@@ -12,6 +12,7 @@ from tilewright.schedules.steps import Inline, Schedule, ScheduleError, Step
 from tilewright.schedules.target import Target
 from tilewright.search_space.attention_rule import attention_sketches
 from tilewright.search_space.injective_rule import copy_steps, injective_sketches
+from tilewright.search_space.ordered_rule import ordered_sketches
 from tilewright.search_space.prologue import plan
 from tilewright.search_space.rfactor_rule import rfactor_sketches
 from tilewright.search_space.rows_rule import rows_sketches
@@ -43,9 +44,10 @@ def space(workload: Workload, target: Target, algorithms: str = "any") -> Space:
     """The space of ``workload``; with ``algorithms="direct"`` without the algorithms that magnify rounding errors. Never empty: the
     fallback fits everything. Whether a sketch of the other rules applies is seen
     when a candidate of it is built: one that does not is refused with the reason, and counted."""
-    sketches = [
-        s for rule in (*RULES, *(OTHER_ALGORITHMS if algorithms == "any" else ())) for s in rule(workload, target)
-    ]
+    rules = (*RULES, *(OTHER_ALGORITHMS if algorithms == "any" else ()))
+    if any(s.ordered is not None for s in workload.stages.values()):
+        rules = (ordered_sketches,)  # the others order the loops of a reduction as they like
+    sketches = [s for rule in rules for s in rule(workload, target)]
     return Space(workload, target, distinct((*sketches, fallback(workload, target))))
 
 
