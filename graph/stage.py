@@ -100,7 +100,9 @@ class Stage:
         if len(self.reduce) != 1:
             raise GraphError(f"{what}: expected one reduction axis for {form}; got {self.reduce}")
         if isinstance(form, Scan) and (form.reducer not in REDUCERS or not 0 <= form.axis < len(self.axes)):
-            raise GraphError(f"{what}: expected a reducer of {', '.join(REDUCERS)} and one of {len(self.axes)} axes; got {form}")
+            raise GraphError(
+                f"{what}: expected a reducer of {', '.join(REDUCERS)} and one of {len(self.axes)} axes; got {form}"
+            )
         if not self.axes:
             raise GraphError(f"{what}: expected an axis that the results of {form} are listed along; got none")
         if self.body.dtype == "bool":

@@ -204,10 +204,10 @@ def _encode_reducer(reducer: str | Ordered | None) -> Json:
 def _decode_reducer(data: Json) -> str | Ordered | None:
     if not isinstance(data, list):
         return data  # type: ignore[no-any-return]
-    kind, *rest = data
-    if kind == "scan" and [type(x) for x in rest] == [str, int, bool, bool]:
+    kind, rest = data[:1], data[1:]
+    if kind == ["scan"] and [type(x) for x in rest] == [str, int, bool, bool]:
         return Scan(*rest)
-    if kind == "select" and [type(x) for x in rest] == [bool]:
+    if kind == ["select"] and [type(x) for x in rest] == [bool]:
         return Select(*rest)
     raise GraphError(f"workload: expected a reducer; got {data!r}")
 

@@ -13,7 +13,8 @@ FUNCTIONS = frozenset({"heap_make", "heap_replace", "heap_sort"})
 
 def symbol(name: str, lanes: int, dtype: str) -> str:
     """The function's name in IR, without the ``@``. ``dtype`` names the type of the keys: ``i64`` or ``i128``."""
-    assert name in FUNCTIONS | {"heap_down"} and lanes == 1
+    assert name in FUNCTIONS | {"heap_down"}
+    assert lanes == 1
     return f"tw_{name}_{dtype}"
 
 

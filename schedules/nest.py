@@ -204,7 +204,9 @@ def lines(node: Node, depth: int = 0) -> list[str]:
     target = f"{node.tensor}[{show(node.index)}]"
     if isinstance(node, Prefix):
         kept = "before" if node.exclusive else "after"
-        return [f"{pad}{target} = {node.carry}[{show(node.place)}] {kept} {_SIGNS.get(node.reducer, node.reducer + '=')} {show(node.value)}"]
+        return [
+            f"{pad}{target} = {node.carry}[{show(node.place)}] {kept} {_SIGNS.get(node.reducer, node.reducer + '=')} {show(node.value)}"
+        ]
     if isinstance(node, Pick):
         kind = "largest" if node.largest else "smallest"
         by = f"{node.group} x {node.lanes} at a time" if node.lanes > 1 else "one by one"

@@ -59,7 +59,10 @@ class _Scan:
         )
         for k in own:
             item = items[k]
-            check(item.kind != "parallel", f"parallel {stage.name}: loop {item.name} is scanned; rfactor scans parts of it")
+            check(
+                item.kind != "parallel",
+                f"parallel {stage.name}: loop {item.name} is scanned; rfactor scans parts of it",
+            )
             check(
                 item.kind != "vector" or k == len(items) - 1,
                 f"vectorize {stage.name} {item.name}: expected the innermost loop, as its lanes are scanned in order",
@@ -104,9 +107,7 @@ class _Scan:
         index = output_buffer(self.stage).index(base).expr()
         self.statements.counted()
         place = carry.index(state.base).expr()
-        return Prefix(
-            self.stage.name, index, value, self.form.reducer, carry.buffer.name, place, self.form.exclusive
-        )
+        return Prefix(self.stage.name, index, value, self.form.reducer, carry.buffer.name, place, self.form.exclusive)
 
 
 class _Selection:

@@ -33,10 +33,10 @@ from tilewright.schedules.blocks import split_off
 from tilewright.schedules.collapse import collapse
 from tilewright.schedules.divide import divide
 from tilewright.schedules.falling import falling
+from tilewright.schedules.ordered import listed
 from tilewright.schedules.phase import ACC, Phase, PStage
 from tilewright.schedules.rewrites import flatten, give_leaders, hand_on_factors, inline, resolve_views
 from tilewright.schedules.rfactor import factor_out
-from tilewright.schedules.ordered import listed
 from tilewright.schedules.steps import At, Block, Divide, Inline, RFactor, Schedule, Step, Winograd, check
 from tilewright.schedules.winograd import expand
 

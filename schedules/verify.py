@@ -58,7 +58,7 @@ def _rule_bound(node: Node, s: _Scope) -> str | None:
     elif isinstance(node, Prefix):
         exprs = [node.index, node.value, node.place]
     elif isinstance(node, Pick):
-        own = {node.var: const(0, "int64"), node.lane: const(0, "int64")}
+        own: dict[str, Expr] = {node.var: const(0, "int64"), node.lane: const(0, "int64")}
         exprs = [node.index, substitute(node.value, own)]
     elif isinstance(node, Loop):
         exprs = [node.extent]

@@ -18,6 +18,7 @@ from tilewright.schedules.ordered import SCANNED
 from tilewright.schedules.ordered_nest import MAX_MASK
 from tilewright.schedules.phase import Best, PStage, Running
 from tilewright.schedules.phases import phases
+from tilewright.schedules.rewrites import resolve_views
 from tilewright.schedules.steps import Order, Parallel, RFactor, Schedule, ScheduleError, Step, Unroll, Vectorize
 from tilewright.schedules.target import Target
 from tilewright.search_space.injective_rule import copy_steps
@@ -34,7 +35,7 @@ SHORTEST = 1024
 
 def ordered_sketches(workload: Workload, target: Target) -> list[Sketch]:
     """Sketches of a workload with one ordered reduction; none for any other."""
-    found = [s for s in workload.stages.values() if s.ordered is not None]
+    found = [s for s in resolve_views(workload) if s.ordered is not None]
     if len(found) != 1:
         return []
     base: list[Step] = plan(workload).steps()

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers import Case, case
+from tilewright.graph import ops
 from tilewright.graph.expr import Expr, all_of, binary, cast, const, maximum, minimum, select, unary
 from tilewright.graph.graph import Graph, Tensor
 
@@ -389,8 +390,31 @@ class Maker:
         target = self.pick("int32", "int64", "float64", "int8", "uint8", "float32")
         return self.graph.compute(x.shape, lambda *i: cast(b.at(i), target))
 
+    def ordered(self) -> Tensor:
+        """A scan or a selection, mostly behind a map and before another, in any of three dimensions."""
+        x = self.tensor(self.shape(int(self.pick(1, 2, 3)), 2500))
+        if self.chance(0.5):
+            x = self.pointwise(x)
+        axis = int(self.rng.integers(x.rank))
+        if self.chance(0.6):
+            reducer = self.pick("sum", "max", "min") if self.exact or self.chance(0.8) else "prod"
+            y = ops.cumulative(x, reducer, axis, self.chance(0.4), self.chance(0.4))
+            if x.shape[axis] == 1 or (reducer != "sum" and self.chance(0.3)):
+                return self.pointwise(y)
+            return y
+        found = ops.top_k(x, int(self.rng.integers(1, x.shape[axis] + 1)), axis, self.chance(0.5))
+        return found[int(self.chance(0.5))]
+
 
 KINDS = ("contraction", "convolution", "reduction", "pool", "rows", "movement", "mixed", "dtypes", "attention")
+
+
+def ordered_case(seed: int) -> Case:
+    """A case with a scan or a selection, of whole numbers, so that no rounding changes an order."""
+    rng = np.random.default_rng(seed)
+    data: dict[str, Array] = {}
+    dtype = ("float32", "float32", "float64", "int32", "int64")[int(rng.integers(5))]
+    return case(lambda g: Maker(rng, g, True, dtype, data).ordered(), data, exact=True)
 
 
 def random_case(seed: int) -> Case:

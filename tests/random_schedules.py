@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from helpers import host
+from tilewright.graph.ordered import Scan
 from tilewright.graph.stage import Stage
 from tilewright.graph.workload import Workload
 from tilewright.schedules.blocks import BLOCK
@@ -116,12 +117,13 @@ class _Composer:
 
     def leader(self, stage: PStage) -> tuple[list[Step], list[str]]:
         steps: list[Step] = []
-        for a, _ in stage.axes:
+        axes = stage.axes + (stage.reduce if stage.listing is not None else ())  # a selection leads with its reduction
+        for a, _ in axes:
             s = self.split(stage, a)
             self.sizes[a] = s.sizes if s else ()
             if s:
                 steps.append(s)
-        order = [f"{a}.{k}" for a, _ in stage.axes for k in range(len(self.sizes[a]) + 1)]
+        order = [f"{a}.{k}" for a, _ in axes for k in range(len(self.sizes[a]) + 1)]
         if self.chance(0.6):
             order = self.shuffle(order)
             steps.append(Order(stage.name, tuple(order)))
@@ -222,7 +224,12 @@ class _Composer:
         """Some reductions in parts, of any size of which there are two."""
         out: list[RFactor] = []
         for s in stages:
-            axes = [(a, e) for a, e in s.reduce if e > 1]
+            if isinstance(s.ordered, Scan):
+                a, e = s.axes[s.ordered.axis]
+                sizes = [n for n in range(1, e // 2 + 1) if e % n == 0]
+                if sizes and s.output == self.workload.output and self.chance(0.5):
+                    out.append(RFactor(s.output, a, int(self.pick(*sizes))))
+            axes = [(a, e) for a, e in s.reduce if e > 1 and s.ordered is None]
             if axes and (s.body.dtype != "bool" or s.reducer in ("max", "min")) and self.chance(0.25):
                 a, e = self.pick(*axes)
                 out.append(RFactor(s.output, a, int(self.rng.integers(1, e // 2 + 1))))
@@ -249,7 +256,7 @@ class _Composer:
                 listed = expand(listed, step)
             parted = self.parted(listed)
             for part in parted:
-                listed = factor_out(listed, part)
+                listed = factor_out(listed, part, self.workload.output)
             stages = {s.output: s for s in listed}
             inlined = [
                 n for n, s in stages.items() if s.reducer is None and n != self.workload.output and self.chance(0.6)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from helpers import Case, case, check, values
+from tilewright.graph import ops
 from tilewright.graph.expr import all_of, maximum, select, unary
 from tilewright.graph.graph import Graph, Tensor
 
@@ -293,3 +294,23 @@ def test_streamed_stores(golden: Golden) -> None:
 
     text = "split t0 i0 64 16\nparallel t0 1\nvectorize t0 i0.2\nstream t0"
     golden(str(check(case(make, {"x": values(RNG, (70,))}), text, threads=2)))
+
+
+def test_running_sums_across_vectors(golden: Golden) -> None:
+    """Each lane has a running sum; the last columns are a second body."""
+    text = "split t0 i2 8\nvectorize t0 i2.1\norder t0 i2.0 i1.0 i2.1\nparallel t0 1"
+    data = {"x": values(RNG, (1, 9, 20))}
+    golden(str(check(case(lambda g: ops.cumulative_sum(g.input("x", (1, 9, 20)), 1), data), text, threads=2)))
+
+
+def test_running_sums_in_parts(golden: Golden) -> None:
+    """Parts of eight, scanned along vectors; what comes before a part is added to it."""
+    text = "rfactor t0 i1 8\nsplit t0_scan i1b 4\nvectorize t0_scan i1b.1\nparallel t0_scan 1"
+    data = {"x": values(RNG, (1, 24, 1))}
+    golden(str(check(case(lambda g: ops.cumulative_sum(g.input("x", (1, 24, 1)), 1), data), text, threads=2)))
+
+
+def test_selection_of_rows(golden: Golden) -> None:
+    text = "split t0 r0 16 8\nunroll t0 r0.1\nvectorize t0 r0.2\nparallel t0 1"
+    data = {"x": values(RNG, (4, 50))}
+    golden(str(check(case(lambda g: ops.top_k(g.input("x", (4, 50)), 3)[1], data), text, threads=2)))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from helpers import Case, case, check, difference, host, run
-from random_graphs import random_case
+from random_graphs import ordered_case, random_case
 from random_schedules import composed, point
 from tilewright.graph.expr import Expr, unary
 from tilewright.graph.graph import Graph, Tensor
@@ -40,29 +40,29 @@ def from_steps(c: Case, rng: np.random.Generator, threads: int) -> Schedule:
     return composed(c.workload, rng)
 
 
-def agrees(seed: int, make: Make) -> bool:
+def agrees(seed: int, make: Make, graph: Callable[[int], Case] = random_case) -> bool:
     """Whether the schedule of a seed applies; fails if it applies and is wrong."""
     rng = np.random.default_rng(seed)
-    c = random_case(seed)
+    c = graph(seed)
     threads = int(rng.choice([1, 1, 2, 3]))
     schedule = make(c, rng, threads)
-    print(f"random_case({seed}), {threads} threads, {schedule}\n")  # shown if anything below fails
+    print(f"{graph.__name__}({seed}), {threads} threads, {schedule}\n")  # shown if anything below fails
     assert parse(str(schedule)) == schedule
     try:
         out, program = run(c, schedule, threads)
     except ScheduleError:
         return False
     wrong = difference(c, out, amplification(schedule))
-    assert wrong is None, f"random_case({seed}): {wrong}\nschedule:\n{schedule}\nprogram:\n{program}"
+    assert wrong is None, f"{graph.__name__}({seed}): {wrong}\nschedule:\n{schedule}\nprogram:\n{program}"
     return True
 
 
-def right_pairs(first: int, wanted: int, make: Make) -> Counter[bool]:
+def right_pairs(first: int, wanted: int, make: Make, graph: Callable[[int], Case] = random_case) -> Counter[bool]:
     """Pairs tried from seed ``first`` on until ``wanted`` were run: how many applied and how many were
     refused."""
     seen: Counter[bool] = Counter()
     for seed in range(first, first + MOST_TRIES):
-        seen[agrees(seed, make)] += 1
+        seen[agrees(seed, make, graph)] += 1
         if seen[True] == wanted:
             return seen
     pytest.fail(f"seeds {first} to {first + MOST_TRIES}: only {seen[True]} of {MOST_TRIES} schedules applied")
@@ -77,6 +77,13 @@ def test_every_point_of_a_space_gives_what_the_graph_means(batch: int) -> None:
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_steps_composed_at_random_are_refused_or_right(batch: int) -> None:
     right_pairs(1000 * batch + 500, COMPOSED, from_steps)
+
+
+@pytest.mark.parametrize("batch", range(8))
+@pytest.mark.parametrize("make", [from_the_space, from_steps])
+def test_ordered_reductions_give_what_they_mean(batch: int, make: Make) -> None:
+    """Scans and selections under points of their spaces and under steps composed at random."""
+    right_pairs(1000 * batch + 700, POINTS, make, ordered_case)
 
 
 @pytest.mark.parametrize("shape", [(3, 2), (5, 40), (40, 5)])

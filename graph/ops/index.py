@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.graph.dtypes import GraphError
 from tilewright.graph.expr import Const, Expr, Load, cast, const, index, maximum, minimum, select
 from tilewright.graph.graph import Graph, Tensor
-from tilewright.graph.ops.core import affine_or_table, axis_number, read, reduction, replace_at, table
+from tilewright.graph.ops.core import affine_or_table, axis_number, read, replace_at, table
 
 
 def positions(indices: Tensor, size: int, what: str) -> Tensor:
