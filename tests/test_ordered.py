@@ -116,9 +116,10 @@ def test_a_long_row_is_linear_work() -> None:
 def best(x: Array, k: int, largest: bool) -> Array:
     """Positions along the last axis in NumPy's order of sorting, the first of equal values first."""
     if not largest:
-        return np.argsort(x, axis=-1, kind="stable")[..., :k]
-    n = x.shape[-1]
-    return (n - 1 - np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1])[..., :k]
+        forwards: Array = np.argsort(x, axis=-1, kind="stable")
+        return forwards[..., :k]
+    backwards: Array = np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
+    return (x.shape[-1] - 1 - backwards)[..., :k]
 
 
 def with_ties(dtype: str, shape: tuple[int, ...]) -> Array:
