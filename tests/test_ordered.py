@@ -118,8 +118,9 @@ def best(x: Array, k: int, largest: bool) -> Array:
     if not largest:
         forwards: Array = np.argsort(x, axis=-1, kind="stable")
         return forwards[..., :k]
-    backwards: Array = np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
-    return (x.shape[-1] - 1 - backwards)[..., :k]
+    backwards: Array = np.argsort(x[..., ::-1], axis=-1, kind="stable")
+    found: Array = x.shape[-1] - 1 - backwards[..., ::-1]
+    return found[..., :k]
 
 
 def with_ties(dtype: str, shape: tuple[int, ...]) -> Array:
