@@ -5,7 +5,10 @@ STAMP := .venv/.installed
 MODELS := rapidocr-onnxruntime==1.4.4
 MORE_MODELS := nudenet==3.4.2 ddddocr==1.6.1
 
-.PHONY: help demo test lint bench clean
+HOST ?=
+AS := $(if $(HOST),--host-target $(HOST))
+
+.PHONY: help demo check test lint bench clean
 
 help:  ## List the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/'
@@ -20,9 +23,13 @@ demo: $(STAMP)  ## Install, tune two real models, compile them from the records,
 	$(BIN)/python -m pip install --quiet --no-deps $(MODELS)
 	$(BIN)/python examples/ocr_demo.py
 
-test: $(STAMP)  ## Install and run the tests
+check: $(STAMP)  ## The tests that start no processes, time nothing and load no models (under 2 minutes)
+	$(BIN)/python -m pytest -n auto -m 'not (workers or timing or models)' $(AS)
+
+test: $(STAMP)  ## Install and run the tests, those that time something by themselves; HOST=zen3: as on that processor
 	$(BIN)/python -m pip install --quiet --no-deps $(MODELS) $(MORE_MODELS)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m timing $(AS)
+	$(BIN)/python -m pytest -n auto -m 'not timing' $(AS)
 
 lint: $(STAMP)  ## Formatting, types, import directions
 	$(BIN)/ruff check .

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from needs import _says_what_it_needs as _says_what_it_needs
 from tilewright.graph.workload import Workload
 from tilewright.schedules import kernel
 from tilewright.schedules.apply import apply
@@ -17,14 +21,30 @@ from tilewright.schedules.steps import Schedule
 from tilewright.schedules.verify import verify
 
 GOLDEN = Path(__file__).parent / "golden"
+OTHER_HOST = Path(__file__).parent / "other_host"
 
 settings.register_profile("reproducible", derandomize=True, deadline=None, database=None)
 settings.load_profile("reproducible")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--update-golden`` rewrites the expected programs."""
+    """``--update-golden`` rewrites the expected programs, ``--host-target`` runs the tests as on another processor."""
     parser.addoption("--update-golden", action="store_true", help="rewrite the files in tests/golden")
+    parser.addoption(
+        "--host-target", metavar="NAME", help="take the target of this name for the host, if it can run its code"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any test module is imported: what the host is."""
+    name = config.getoption("--host-target")
+    if name:
+        sys.path.insert(0, str(OTHER_HOST))
+        from host_target import VARIABLE, pretend
+
+        pretend(name)
+        os.environ[VARIABLE] = name
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(OTHER_HOST), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,6 +60,19 @@ FIGURES: list[str] = []
 def figure() -> Callable[[str], None]:
     """Tell a figure in the closing summary (how many cases passed, how large an error was)."""
     return FIGURES.append
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process of several hands its figures on."""
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["figures"] = FIGURES
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """The figures of a process that has ended."""
+    FIGURES.extend(getattr(node, "workeroutput", {}).get("figures", []))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

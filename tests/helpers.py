@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from tilewright.cost_model.prior import prior_ns
@@ -37,10 +38,29 @@ GUARD = 192
 PAGE = mmap.PAGESIZE
 
 
+TARGETS = ("x86-64-v2", "zen3", "skylake-avx512")
+"""Processors with vectors of 128, 256 and 512 bits: what tests ask about decisions and about code. The host only runs code."""
+each_target = pytest.mark.parametrize("target", [Target.load(n).with_threads(1) for n in TARGETS], ids=TARGETS)
+"""A test for each of them."""
+
+
+@cache
+def named(name: str, threads: int = 1) -> Target:
+    """A target by name."""
+    return Target.load(name).with_threads(threads)
+
+
 @cache
 def host(threads: int = 1) -> Target:
     """The machine the tests run on."""
     return Target.host(threads=threads)
+
+
+@cache
+def runnable(threads: int = 1) -> tuple[Target, ...]:
+    """What code is run for: the host and, where that has vectors of 512 bits, a processor without them too."""
+    here = host(threads)
+    return (here, named("x86-64-v3", threads)) if "+avx512f" in here.features else (here,)
 
 
 @dataclass(frozen=True)
@@ -119,9 +139,10 @@ def guarded(t: Any) -> tuple[Array, Array]:
     return out, raw
 
 
-def run(c: Case, schedule: str | Schedule, threads: int = 1) -> tuple[Array, Program]:
-    """The output of a case under a schedule, and the loop program that made it."""
-    built = build(c.workload, as_schedule(schedule), host(threads))
+def run(c: Case, schedule: str | Schedule, threads: int = 1, target: Target | None = None) -> tuple[Array, Program]:
+    """The output of a case under a schedule (on the host, or as for another target that it can run), and the loop program that made
+    it."""
+    built = build(c.workload, as_schedule(schedule), target or host(threads))
     verify(built.program)
     kernel = Kernel(built)
     t = c.workload.types[c.workload.output]
@@ -163,10 +184,11 @@ def difference(c: Case, out: Array, amplification: float = 1.0) -> str | None:
 
 
 def check(c: Case, schedule: str | Schedule, threads: int = 1) -> Program:
-    """Run and compare; the loop program, for further checks."""
-    out, program = run(c, schedule, threads)
-    wrong = difference(c, out, amplification(as_schedule(schedule)))
-    assert wrong is None, f"{wrong}\nschedule:\n{as_schedule(schedule)}\nprogram:\n{program}"
+    """Run for every runnable target and compare; the loop program, for further checks."""
+    for target in runnable(threads):
+        out, program = run(c, schedule, threads, target)
+        wrong = difference(c, out, amplification(as_schedule(schedule)))
+        assert wrong is None, f"{target.cpu}: {wrong}\nschedule:\n{as_schedule(schedule)}\nprogram:\n{program}"
     return program
 
 

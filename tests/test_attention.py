@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers import Case, case, check, host, values
+from helpers import Case, case, check, each_target, host, values
 from tilewright.graph import ops
 from tilewright.graph.expr import Op, const, select, unary
 from tilewright.graph.graph import Graph, Tensor
@@ -18,6 +18,7 @@ from tilewright.schedules.nest import Alloc
 from tilewright.schedules.nest import walk as nodes_of
 from tilewright.schedules.phases import phases
 from tilewright.schedules.steps import Schedule
+from tilewright.schedules.target import Target
 from tilewright.search_space.attention_rule import attention_sketches
 from tilewright.search_space.fusion import fuse
 from tilewright.search_space.sketch import enumerate_points
@@ -106,13 +107,14 @@ SHAPES: list[tuple[str, int, int, int, int, dict[str, Any]]] = [
 ]
 
 
+@each_target
 @pytest.mark.parametrize(("form", "heads", "n", "m", "d", "more"), SHAPES)
 def test_it_is_one_kernel_and_every_sketch_is_right(
-    form: str, heads: int, n: int, m: int, d: int, more: dict[str, Any]
+    form: str, heads: int, n: int, m: int, d: int, more: dict[str, Any], target: Target
 ) -> None:
     g = Graph()
     g.output(attend(g, form, heads, n, m, d, **more))
-    assert len(fuse(g, host())) == 1
+    assert len(fuse(g, target)) == 1
     right_at_some_points(attention(form, heads, n, m, d, **more))
 
 
@@ -125,17 +127,19 @@ def test_heads_cut_out_of_rows_and_put_back_are_part_of_the_kernel(residual: boo
     right_at_some_points(case(lambda g: split_heads(g, 3, 21, 20, residual), data))
 
 
-def test_panels_are_packed_before_all_loops_or_for_one_head_at_a_time() -> None:
+@each_target
+def test_panels_are_packed_before_all_loops_or_for_one_head_at_a_time(target: Target) -> None:
     places = {
         s.name: {line.split()[3] for line in str(s.schedule(s.preferred)).splitlines() if line.startswith("pack")}
-        for s in attention_sketches(attention("plain", 3, 64, 64, 32).workload, host(2))
+        for s in attention_sketches(attention("plain", 3, 64, 64, 32).workload, target.with_threads(2))
     }
     assert places == {"attention": {"root"}, "attention[values]": {"root"}, "attention[outer]": {"i0.0"}}
 
 
-def test_the_exponentials_take_the_place_of_the_scores() -> None:
+@each_target
+def test_the_exponentials_take_the_place_of_the_scores(target: Target) -> None:
     c = attention("plain", 3, 64, 64, 32)
-    sketch = attention_sketches(c.workload, host())[0]
+    sketch = attention_sketches(c.workload, target)[0]
     program = check(c, sketch.schedule(sketch.preferred))
     strips = {n.buffer.name for n in nodes_of(program.body) if isinstance(n, Alloc) and n.buffer.size >= 12 * 64}
     assert strips == {"t0.buf"}

@@ -19,6 +19,8 @@ from benchmarks.peers import PEERS, InductorPeer, JaxPeer, Lacking, open_peers
 from benchmarks.remote import Remote
 from benchmarks.workloads import Workload, suite
 
+pytestmark = pytest.mark.workers
+
 CAP = 12
 SOFTMAX = suite("peers", CAP)["softmax_512x1024"]
 FAKE = "tests.fake_side"
@@ -121,7 +123,6 @@ def test_a_library_that_is_not_there() -> None:
     assert served([], start) == [{"lacking": "no such library"}]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [JaxPeer, InductorPeer])
 def test_served_peers_mean_the_reference(kind: type[JaxPeer | InductorPeer]) -> None:
     pytest.importorskip("jax" if kind is JaxPeer else "torch")

@@ -17,6 +17,8 @@ from tilewright import cli_info  # noqa: E402
 from tilewright.cli import main  # noqa: E402
 from tilewright.measure import Ceilings  # noqa: E402
 
+pytestmark = pytest.mark.workers
+
 
 def tiny(path: Path, nodes: list[str] | None = None) -> Path:
     """A small model file: ``y = relu(x @ w)`` with a dynamic first dimension, and nodes of the given types after it."""

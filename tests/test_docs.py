@@ -18,6 +18,8 @@ import pytest
 
 from tilewright.cli import main
 
+pytestmark = pytest.mark.workers
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 SECONDS = 120

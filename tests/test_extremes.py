@@ -7,12 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from helpers import Case, case, host, run
+from helpers import Case, case, each_target, run
 from tilewright.graph import ops
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.graph.ops.pool import Window
 from tilewright.schedules.kernel import build
 from tilewright.schedules.steps import parse
+from tilewright.schedules.target import Target
 
 ROWS, COLUMNS = 6, 41
 REDUCE: dict[str, Callable[[Tensor], Tensor]] = {
@@ -73,12 +74,13 @@ def test_windows(stride: int) -> None:
         np.testing.assert_array_equal(got, windows.max(axis=(4, 5)))
 
 
-def test_only_few_accumulators_have_flags() -> None:
+@each_target
+def test_only_few_accumulators_have_flags(target: Target) -> None:
     """Others would have no registers left."""
     c, _ = rows("max", "float32")
     for form, expected in (("split t0_acc r0 32 8", True), ("split t0_acc r0 64 8", False)):
         steps = form + "\nunroll t0_acc r0.1\nspread t0_acc r0.1\nvectorize t0_acc r0.2"
         wide = case(lambda g: ops.reduce_max(g.input("a", (4, 256)), [1]), {"a": np.zeros((4, 256), np.float32)})
-        text = "".join(build(wide.workload, parse(steps), host()).lowered.functions)
+        text = "".join(build(wide.workload, parse(steps), target).lowered.functions)
         assert ("llvm.umax.v8i32" in text) == expected
     assert c.workload.output

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from helpers import Case, case, check, host, values
+from helpers import Case, case, check, each_target, values
 from tilewright.cost_model.analysis import analyse
 from tilewright.cost_model.body import body
 from tilewright.graph import ops
@@ -15,6 +15,7 @@ from tilewright.graph.graph import Graph, Tensor
 from tilewright.schedules.kernel import build
 from tilewright.schedules.lower import module
 from tilewright.schedules.steps import parse
+from tilewright.schedules.target import Target
 from tilewright.search_space.sketch import Sketch
 from tilewright.search_space.space import space
 from tilewright.tasks import extract
@@ -48,23 +49,24 @@ def test_other_constants_are_selected(other: float) -> None:
     check(bordered("float32", 1, other), "vectorize t0 i1.0")
 
 
-def test_rows_are_no_masks() -> None:
+@each_target
+def test_rows_are_no_masks(target: Target) -> None:
     """With the whole row in one vector loop, masks are constants: the row's guard selects an address."""
     c = bordered("float32")
-    text = module([build(c.workload, parse("vectorize t0 i1.0"), host()).lowered])
+    text = module([build(c.workload, parse("vectorize t0 i1.0"), target).lowered])
     assert "icmp slt <" not in text
     assert "select i1" in text
-    assert "icmp sle <" in module([build(c.workload, parse("split t0 i1 8\nvectorize t0 i1.1"), host()).lowered])
+    assert "icmp sle <" in module([build(c.workload, parse("split t0 i1 8\nvectorize t0 i1.1"), target).lowered])
 
 
-def sketch_of(name: str) -> Sketch:
+def sketch_of(name: str, target: Target) -> Sketch:
     """A sketch of a depthwise convolution."""
     g = Graph()
     x, w = g.input("x", (1, 24, 56, 56)), g.constant(values(RNG, (24, 1, 3, 3)))
     y = ops.conv(x, w, None, None, None, (1, 1, 1, 1), 24)
     g.output(y)
-    (task,) = extract(g, host())
-    return next(s for s in space(task.workload, host()).sketches if s.name.startswith("tile[v=i3") and name in s.name)
+    (task,) = extract(g, target)
+    return next(s for s in space(task.workload, target).sketches if s.name.startswith("tile[v=i3") and name in s.name)
 
 
 def guards(s: Sketch, **values: int) -> float:
@@ -75,17 +77,19 @@ def guards(s: Sketch, **values: int) -> float:
     for lp in stage.loops:
         if lp.kind in ("vector", "unroll"):
             cover[lp.axis] = cover.get(lp.axis, 1.0) * float(lp.trips[0])
-    return float(np.ravel(body(stage, host(), cover).guards)[0])
+    return float(np.ravel(body(stage, s.target, cover).guards)[0])
 
 
-def test_known_masks_are_free() -> None:
-    s = sketch_of("pad=inline")
+@each_target
+def test_known_masks_are_free(target: Target) -> None:
+    s = sketch_of("pad=inline", target)
     known = guards(s, v=32, vb=2, r0=2, r0b=1, u0=3, u1=3)
     assert known < guards(s, v=32, vb=1, r0=2, r0b=1, u0=3, u1=3)
     assert known < guards(s, v=32, vb=2, r0=2, r0b=1, u0=3, u1=1)
 
 
-def test_a_condition_on_a_value_does_not_guard_what_it_read_itself() -> None:
+@each_target
+def test_a_condition_on_a_value_does_not_guard_what_it_read_itself(target: Target) -> None:
     """A leaky unit of a normalised row: the condition reads what both sides read, so nothing is masked, and a value of a whole
     row is not taken apart into lanes."""
 
@@ -96,12 +100,13 @@ def test_a_condition_on_a_value_does_not_guard_what_it_read_itself() -> None:
 
     c = case(make, {"a": values(RNG, (6, 32), "float32")})
     schedule = "at t0 t1 i0.0\nsplit t1 i1 16\nvectorize t1 i1.1"
-    assert "masked" not in module([build(c.workload, parse(schedule), host()).lowered])
+    assert "masked" not in module([build(c.workload, parse(schedule), target).lowered])
     check(c, schedule)
 
 
+@each_target
 @pytest.mark.parametrize("swapped", [False, True])
-def test_other_reads_under_a_condition_on_a_value_stay_guarded(swapped: bool) -> None:
+def test_other_reads_under_a_condition_on_a_value_stay_guarded(swapped: bool, target: Target) -> None:
     """The condition's own reads under a choice are guarded themselves, and say nothing about the sides."""
 
     def make(g: Graph) -> Tensor:
@@ -116,5 +121,5 @@ def test_other_reads_under_a_condition_on_a_value_stay_guarded(swapped: bool) ->
         return g.compute((24,), at)
 
     c = case(make, {"a": values(RNG, (9,), "float32"), "b": values(RNG, (9,), "float32")})
-    assert "masked" in module([build(c.workload, parse("split t0 i0 8\nvectorize t0 i0.1"), host()).lowered])
+    assert "masked" in module([build(c.workload, parse("split t0 i0 8\nvectorize t0 i0.1"), target).lowered])
     check(c, "split t0 i0 8\nvectorize t0 i0.1")

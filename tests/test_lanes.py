@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from helpers import Case, case, check, host, values
+from helpers import Case, case, check, named, values
 from tilewright.graph.expr import Expr, cast, maximum, unary
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.schedules import jit
@@ -107,11 +107,10 @@ def test_lanes_that_may_not_be_idle(kind: str) -> None:
     check(scattered(kind), "at t0 t1 tile\nvectorize t1 i1.0\norder t0 r0.0 i1.0")
 
 
-def test_a_row_of_seven_is_one_vector() -> None:
-    if "+avx2" not in host().features:
-        pytest.skip("counts instructions of AVX2")
-    c = product(7)
-    lines = jit.assembly(module([build(c.workload, parse(PRODUCT), host()).lowered]), host()).splitlines()
+@pytest.mark.parametrize("name", ["zen3", "skylake-avx512"])
+def test_a_row_of_seven_is_one_vector(name: str) -> None:
+    c, target = product(7), named(name)
+    lines = jit.assembly(module([build(c.workload, parse(PRODUCT), target).lowered]), target).splitlines()
     found = [line for line in lines if "vfmadd" in line]
     assert found
     assert all("ymm" in line for line in found)

@@ -20,6 +20,8 @@ from tilewright.graph.workload import Workload, canonical
 from tilewright.measure import DeviceError, LocalRunner, Outcome, Policy
 from tilewright.schedules.target import Target
 
+pytestmark = pytest.mark.workers
+
 TARGET = Target.host(threads=1)
 QUICK = Policy(
     min_time_s=0.0,

@@ -30,6 +30,8 @@ from tilewright.measure import pool as pools
 from tilewright.measure.messages import LARGEST, Decoder, MessageError, encode
 from tilewright.schedules.target import Target
 
+pytestmark = [pytest.mark.workers, pytest.mark.timing]
+
 TARGET = Target.host(threads=1)
 QUICK = Policy(min_time_s=0.0, max_time_s=0.02, min_samples=6, max_samples=20, cutoff=None)
 

@@ -24,6 +24,8 @@ from tilewright.cost_model import (
     save_model,
 )
 
+pytestmark = pytest.mark.workers
+
 IN_ANOTHER_PROCESS = """
 import sys
 import numpy as np

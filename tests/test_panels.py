@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from helpers import Case, case, check, check_sketches, host, values
+from helpers import Case, case, check, check_sketches, each_target, host, values
 from tilewright.cost_model.analysis import analyse
 from tilewright.graph.expr import Expr
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.schedules.steps import Order, Pack, Parallel
+from tilewright.schedules.target import Target
 from tilewright.search_space.candidate import Candidate, legal
 from tilewright.search_space.sketch import Sketch
 from tilewright.search_space.space import space
@@ -79,17 +80,19 @@ def test_constant_factors_are_packed_before_any_call() -> None:
     assert not panels(product(64, 64, 64, constant=True), 2)
 
 
-def test_large_products_on_several_threads_pack_panels() -> None:
+@each_target
+def test_large_products_on_several_threads_pack_panels(target: Target) -> None:
     """What one thread packs before the loops the others fetch from its cache: the default packs panels, but for one thread."""
     c = product(512, 512, 512)
-    assert "panel" in default_candidate(space(c.workload, host(2))).sketch.name
-    assert "panel" not in default_candidate(space(c.workload, host(1))).sketch.name
+    assert "panel" in default_candidate(space(c.workload, target.with_threads(2))).sketch.name
+    assert "panel" not in default_candidate(space(c.workload, target)).sketch.name
 
 
-def test_what_is_preferred_is_legal_on_short_axes() -> None:
+@each_target
+def test_what_is_preferred_is_legal_on_short_axes(target: Target) -> None:
     """A block as large as a short axis, and no larger: otherwise the nearest legal point is one of other registers."""
     for m, n in ((64, 64), (5, 40), (200, 9)):
-        for s in space(product(m, n, 300).workload, host(2)).sketches:
+        for s in space(product(m, n, 300).workload, target.with_threads(2)).sketches:
             if s.name.startswith("tile"):
                 row = np.array([[s.preferred[p.name] for p in s.params]])
                 assert legal(s, row)[0], f"{s.name}: {s.row(row[0])}"

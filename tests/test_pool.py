@@ -124,6 +124,7 @@ def test_two_callers(code: jit.Code) -> None:
     assert [c.tolist() for c in cells] == [expected(1), expected(1)]
 
 
+@pytest.mark.workers
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_after_fork(code: jit.Code) -> None:

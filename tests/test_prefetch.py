@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from helpers import Case, case, check, host, run, values
+from helpers import Case, case, check, each_target, host, run, values
 from tilewright.graph import ops
 from tilewright.graph.expr import Const, Expr, Load, Op, Var
 from tilewright.graph.graph import Graph, Tensor
@@ -19,6 +19,7 @@ from tilewright.schedules.kernel import build
 from tilewright.schedules.lower import module
 from tilewright.schedules.nest import Alloc, Fetch, If, Loop, Node, Seq, Store, walk
 from tilewright.schedules.steps import Prefetch, ScheduleError, parse
+from tilewright.schedules.target import Target
 from tilewright.search_space.sketch import Ahead, enumerate_points
 from tilewright.search_space.space import space
 
@@ -173,11 +174,12 @@ def test_what_the_next_block_reads_is_fetched_once(rows: int, columns: int) -> N
         assert sorted(fetched[now]) == sorted(read[following])
 
 
-def test_a_line_is_asked_for_once() -> None:
+@each_target
+def test_a_line_is_asked_for_once(target: Target) -> None:
     """A vector of two lines, unrolled: four instructions."""
     text = "split t0 i0 64 32\nunroll t0 i0.1\nvectorize t0 i0.2\nprefetch t0 i0.0 2"
-    built = build(shifted((512,)).workload, parse(text), host())
-    assert jit.assembly(module([built.lowered]), host()).count("prefetcht0") == 4
+    built = build(shifted((512,)).workload, parse(text), target)
+    assert jit.assembly(module([built.lowered]), target).count("prefetcht0") == 4
 
 
 @pytest.mark.parametrize(
@@ -206,9 +208,10 @@ def test_refused(make: object, text: str, why: str) -> None:
         run(make(), parse(text))
 
 
-def test_large_tensors_are_fetched_ahead_by_default() -> None:
+@each_target
+def test_large_tensors_are_fetched_ahead_by_default(target: Target) -> None:
     """Sketches of what the last cache does not hold have a distance, and 0 is none."""
-    target = replace(host(), l2_bytes=1 << 15, l3_bytes=1 << 15)
+    target = replace(target, l2_bytes=1 << 17, l3_bytes=1 << 17)
     for c, stage in ((turned((256, 256)), "t0_block"), (bent((65536,)), "t0")):
         sketches = [s for s in space(c.workload, target).sketches if any(isinstance(x, Ahead) for x in s.template)]
         assert sketches

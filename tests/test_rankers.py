@@ -21,6 +21,8 @@ from tilewright.cost_model import (
     pairwise_accuracy,
 )
 
+pytestmark = pytest.mark.workers
+
 
 @pytest.fixture(params=RANKERS, ids=kind_of)
 def make_ranker(request: pytest.FixtureRequest) -> Callable[[], AbstractRanker]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from helpers import Case, case, check, host, run, values
+from helpers import Case, case, check, each_target, host, run, values
 from tilewright.cost_model.prior import prior_ns
 from tilewright.graph.expr import maximum
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.schedules.steps import RFactor, ScheduleError
+from tilewright.schedules.target import Target
 from tilewright.search_space.candidate import Candidate
 from tilewright.search_space.sketch import Sketch, enumerate_points
 from tilewright.search_space.space import space
@@ -151,8 +152,9 @@ def test_candidates_are_right(name: str) -> None:
 @pytest.mark.parametrize(
     "c", [everything("sum", (1_000_003,)), everything("max", (67, 131, 137)), product(1, 17, 100_003)]
 )
-def test_few_outputs_are_reduced_in_parts_by_default(c: Case) -> None:
-    default = default_candidate(space(c.workload, host(2)))
+@each_target
+def test_few_outputs_are_reduced_in_parts_by_default(c: Case, target: Target) -> None:
+    default = default_candidate(space(c.workload, target.with_threads(2)))
     assert default.sketch.name.startswith("parts")
     check(c, default.schedule, 2)
 

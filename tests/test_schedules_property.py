@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from helpers import Case, case, check, difference, host, run
+from helpers import Case, case, check, difference, host, run, runnable
 from random_graphs import ordered_case, random_case
 from random_schedules import composed, point
 from tilewright.graph.expr import Expr, unary
@@ -48,12 +48,13 @@ def agrees(seed: int, make: Make, graph: Callable[[int], Case] = random_case) ->
     schedule = make(c, rng, threads)
     print(f"{graph.__name__}({seed}), {threads} threads, {schedule}\n")  # shown if anything below fails
     assert parse(str(schedule)) == schedule
-    try:
-        out, program = run(c, schedule, threads)
-    except ScheduleError:
-        return False
-    wrong = difference(c, out, amplification(schedule))
-    assert wrong is None, f"{graph.__name__}({seed}): {wrong}\nschedule:\n{schedule}\nprogram:\n{program}"
+    for target in runnable(threads):
+        try:
+            out, program = run(c, schedule, threads, target)
+        except ScheduleError:
+            return False
+        wrong = difference(c, out, amplification(schedule))
+        assert wrong is None, f"{graph.__name__}({seed}), {target.cpu}: {wrong}\n{schedule}\nprogram:\n{program}"
     return True
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from helpers import Case, case, host, values
+from helpers import Case, case, each_target, values
 from tilewright.cost_model.analysis import analyse
 from tilewright.cost_model.prior import prior_ns
 from tilewright.cost_model.sharing import foreign_bytes
 from tilewright.graph import ops
 from tilewright.graph.graph import Graph, Tensor
+from tilewright.schedules.target import Target
 from tilewright.search_space.sketch import Sketch, enumerate_points
 from tilewright.search_space.space import space
 
@@ -27,9 +28,9 @@ def convolution() -> Case:
     return case(make, {"x": values(RNG, (1, 32, 32, 32))})
 
 
-def found(name: str, threads: int) -> Sketch:
-    """A sketch of the convolution by its name."""
-    return next(s for s in space(convolution().workload, host(threads)).sketches if s.name == name)
+def found(name: str, target: Target) -> Sketch:
+    """A sketch of the convolution for two threads by its name."""
+    return next(s for s in space(convolution().workload, target.with_threads(2)).sketches if s.name == name)
 
 
 def foreign(sketch: Sketch, threads: int, row: dict[str, int]) -> list[float]:
@@ -39,40 +40,45 @@ def foreign(sketch: Sketch, threads: int, row: dict[str, int]) -> list[float]:
     return [float(np.max(x)) for x in foreign_bytes(models, threads)]
 
 
-def test_products_by_blocks_of_tiles_read_what_their_thread_wrote() -> None:
+@each_target
+def test_products_by_blocks_of_tiles_read_what_their_thread_wrote(target: Target) -> None:
     """The transformed data is 36 points of 8x8 tiles and 32 channels: half of it is another thread's where the products are shared out
     by points, and none where blocks of tiles come out even."""
     nbytes = 4 * 36 * 64 * 32
-    points = foreign(found("winograd4[3x3,channels,ov]", 2), 2, {})
-    tiles = foreign(found("winograd4[3x3,channels,ov,by=tiles]", 2), 2, {"r0": 4, "r0b": 1})
+    points = foreign(found("winograd4[3x3,channels,ov]", target), 2, {})
+    tiles = foreign(found("winograd4[3x3,channels,ov,by=tiles]", target), 2, {"r0": 4, "r0b": 1})
     assert points[0] == tiles[0] == 0.0
     assert points[1] == nbytes / 2
     assert tiles[1] < nbytes / 2 / 8
 
 
-def test_coarse_blocks_miss_the_border_between_threads_by_more() -> None:
-    sketch = found("winograd4[3x3,channels,ov,by=tiles]", 2)
+@each_target
+def test_coarse_blocks_miss_the_border_between_threads_by_more(target: Target) -> None:
+    sketch = found("winograd4[3x3,channels,ov,by=tiles]", target)
     fine, coarse = (foreign(sketch, 2, {"r0": 4, "r0b": b})[1] for b in (1, 8))
     assert 0 < fine < coarse
 
 
-def test_nothing_is_foreign_on_one_thread() -> None:
-    for s in space(convolution().workload, host(1)).sketches:
+@each_target
+def test_nothing_is_foreign_on_one_thread(target: Target) -> None:
+    for s in space(convolution().workload, target).sketches:
         if s.name.startswith(("winograd", "staged")):
             assert not any(foreign(s, 1, {}))
 
 
-def test_padding_before_all_loops_is_another_threads_for_half() -> None:
+@each_target
+def test_padding_before_all_loops_is_another_threads_for_half(target: Target) -> None:
     """A padded copy is shared out by channels and rows, and read by every thread whole; made in blocks, it never leaves the thread."""
-    before = foreign(found("staged[v=i1,r=i3]", 2), 2, {})
+    before = foreign(found("staged[v=i1,r=i3]", target), 2, {})
     assert before == [0.0, 4 * 32 * 34 * 34 / 2]
-    assert foreign(found("staged[v=i1,r=i3,pad=block]", 2), 2, {}) == [0.0]
+    assert foreign(found("staged[v=i1,r=i3,pad=block]", target), 2, {}) == [0.0]
 
 
-def test_the_prior_counts_it() -> None:
+@each_target
+def test_the_prior_counts_it(target: Target) -> None:
     """The same products cost less by blocks of tiles."""
     best = []
     for name in ("winograd4[3x3,channels,ov]", "winograd4[3x3,channels,ov,by=tiles]"):
-        sketch = found(name, 2)
+        sketch = found(name, target)
         best.append(float(prior_ns(sketch, enumerate_points(sketch).rows).min()))
     assert best[1] < best[0]

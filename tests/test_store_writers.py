@@ -14,6 +14,8 @@ import pytest
 from stored import make
 from tilewright.tuning_logs import Store
 
+pytestmark = pytest.mark.workers
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

@@ -102,6 +102,7 @@ def test_the_order_of_features_and_absent_ones_do_not_change_the_hash() -> None:
     assert other.fingerprint_hash() == target.fingerprint_hash()
 
 
+@pytest.mark.workers
 def test_the_hash_is_the_same_in_another_process() -> None:
     code = "from tilewright.schedules.target import Target; print(Target.load('zen3').fingerprint_hash())"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -24,6 +24,8 @@ from tilewright.schedules.lower import module
 from tilewright.schedules.steps import Schedule
 from tilewright.schedules.target import Target
 
+pytestmark = [pytest.mark.timing, pytest.mark.workers]
+
 TARGET = Target.host(threads=1)
 QUICK = Policy(min_time_s=0.0, max_time_s=0.05, min_samples=6, max_samples=12)
 

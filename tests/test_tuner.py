@@ -319,6 +319,8 @@ def test_unknown_strategy() -> None:
         Budget(None, None)
 
 
+@pytest.mark.workers
+@pytest.mark.timing
 def test_real_run() -> None:
     """The whole thing once, on this machine: measured, stored, applied, equal to the oracle."""
     g = model()
@@ -355,6 +357,7 @@ with Store(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.workers
 def test_kill_at_random_moments_loses_nothing(tmp_path: Path) -> None:
     """kill -9 of a tuning run, 20 times: the store opens, every finished measurement is there, the rerun resumes."""
     path = tmp_path / "records.sqlite"

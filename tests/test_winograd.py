@@ -7,16 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers import Case, case, check, host, oracle, run
+from helpers import Case, case, check, each_target, host, oracle, run
 from tilewright.cost_model.analysis import analyse
 from tilewright.graph import ops
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.measure.policy import Policy
 from tilewright.schedules.steps import Schedule, ScheduleError, Winograd, parse
+from tilewright.schedules.target import Target
 from tilewright.schedules.winograd import LAYOUTS, TRANSFORMS, amplification, convolution, error_bound
+from tilewright.search_space.candidate import Candidate
 from tilewright.search_space.sketch import enumerate_points
 from tilewright.search_space.space import space
-from tilewright.tasks import default_for
+from tilewright.tasks import applies, default_for
 
 
 def conv(
@@ -70,11 +72,15 @@ def test_the_sketches_apply_and_are_right(size: tuple[int, ...], relu: bool, thr
             check(c, s.schedule(row), threads)
 
 
-@pytest.mark.parametrize(("size", "joined"), [((8, 44), True), ((44,), True), ((8, 42), False), ((42,), False)])
+@each_target
+@pytest.mark.parametrize("joined", [True, False])
+@pytest.mark.parametrize("rows", [(8,), ()])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_where_tiles_divide_the_output_they_are_not_stored(size: tuple[int, ...], joined: bool, layout: str) -> None:
-    """They are transformed back, added to what is added and written a few at a time; 44 is no multiple of two tiles of four, nor
-    are 11 tiles of a vector."""
+def test_where_tiles_divide_the_output_they_are_not_stored(
+    rows: tuple[int, ...], joined: bool, layout: str, target: Target
+) -> None:
+    """They are transformed back, added to what is added and written a few at a time; a row is three tiles longer than a vector."""
+    size = (*rows, 4 * (target.lanes("float32") + 3) - (0 if joined else 2))
     rng = np.random.default_rng(0)
     shapes = {"x": (2, 9, *size), "w": (20, 9, *[3] * len(size)), "r": (2, 20, *size), "b": (20,)}
     data = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
@@ -85,17 +91,19 @@ def test_where_tiles_divide_the_output_they_are_not_stored(size: tuple[int, ...]
         return ops.relu(ops.add(y, g.input("r", data["r"].shape)))
 
     c = case(make, data)
-    found = [s for s in space(c.workload, host()).sketches if s.name.startswith("winograd4") and layout in s.name]
+    found = [s for s in space(c.workload, target).sketches if s.name.startswith("winograd4") and layout in s.name]
+    found = [s for s in found if applies(Candidate(s, tuple(s.preferred[p.name] for p in s.params)))]  # not too large
     for s in found:
         program = check(c, s.schedule(s.preferred))
         assert (f"{reduction(c)}_out" in {b.name for b in program.shared}) != joined
     assert found
 
 
-def test_the_prior_sees_every_point_that_is_read() -> None:
+@each_target
+def test_the_prior_sees_every_point_that_is_read(target: Target) -> None:
     """The transform back reads each product once; loads of different points are not one."""
     c = conv(channels=64, filters=64, size=(56, 56))
-    s = next(s for s in space(c.workload, host()).sketches if s.name.startswith("winograd4[3x3,channels"))
+    s = next(s for s in space(c.workload, target).sketches if s.name.startswith("winograd4[3x3,channels"))
     rows = np.array([list(s.preferred.values())])
     stages = {x.model.name: x for p in analyse(s, rows).phases for x in p.stages}
     products = 36 * 14 * 14 * 64 * 4
@@ -103,14 +111,16 @@ def test_the_prior_sees_every_point_that_is_read() -> None:
     assert products <= moved <= 1.5 * products
 
 
-def test_products_by_point_leave_no_choices_in_the_code() -> None:
+@each_target
+def test_products_by_point_leave_no_choices_in_the_code(target: Target) -> None:
     """Transformed weights are packed once; the choice by point is made while the code is written."""
     c = conv(channels=8, filters=16, size=(8, 8))
-    sketch = next(s for s in space(c.workload, host()).sketches if s.name.startswith("winograd4"))
+    sketch = next(s for s in space(c.workload, target).sketches if s.name.startswith("winograd4"))
     program = check(c, sketch.schedule(sketch.preferred))
     assert [b.name for b in program.packed] == [f"{reduction(c)}_mul_acc.pack0"]
 
 
+@each_target
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -120,12 +130,12 @@ def test_products_by_point_leave_no_choices_in_the_code() -> None:
         ({"window": (1, 1), "pad": 0}, "no window"),
     ],
 )
-def test_other_convolutions_are_refused(options: dict[str, Any], why: str) -> None:
+def test_other_convolutions_are_refused(options: dict[str, Any], why: str, target: Target) -> None:
     c = conv(**options)
     assert convolution(c.workload.stages[reduction(c)]) is None, why
     with pytest.raises(ScheduleError, match=r"window axes of extent 3 walked with stride 1"):
         check(c, Schedule((Winograd(reduction(c), 2, "tiles"),)))
-    assert not [s for s in space(c.workload, host()).sketches if s.name.startswith("winograd")]
+    assert not [s for s in space(c.workload, target).sketches if s.name.startswith("winograd")]
 
 
 def test_a_depthwise_convolution_is_refused() -> None:
@@ -171,13 +181,14 @@ def test_the_error_stays_within_the_bound(tile: int) -> None:
     assert bound / 10_000 < worst <= bound
 
 
-def test_it_can_be_forbidden() -> None:
+@each_target
+def test_it_can_be_forbidden(target: Target) -> None:
     c = conv(channels=64, filters=64, size=(28, 28))
-    names = [s.name for s in space(c.workload, host(), "direct").sketches]
+    names = [s.name for s in space(c.workload, target, "direct").sketches]
     assert names
     assert not [n for n in names if n.startswith("winograd")]
-    assert "winograd" in str(default_for(c.workload, host()).schedule)
-    assert "winograd" not in str(default_for(c.workload, host(), "direct").schedule)
+    assert "winograd" in str(default_for(c.workload, target).schedule)
+    assert "winograd" not in str(default_for(c.workload, target, "direct").schedule)
     assert Policy(algorithms="direct").identity() != Policy().identity()
     with pytest.raises(ValueError, match="algorithms: expected one of any, direct"):
         Policy(algorithms="fast")
