@@ -22,4 +22,4 @@ def pretend(name: str) -> None:
     if missing:
         raise SystemExit(f"--host-target {name}: this machine ({real.cpu}) lacks {', '.join(missing)}")
     found = {k: v for k, v in asdict(wanted).items() if k != "name"} | {"cores": real.cores, "threads": real.threads}
-    target_host.detect = lambda: dict(found)  # type: ignore[assignment]
+    target_host.detect = lambda: dict(found)
