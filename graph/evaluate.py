@@ -18,6 +18,7 @@ from tilewright.graph.expr import Const, Expr, Load, Op, Var
 from tilewright.graph.graph import Array, Graph
 from tilewright.graph.ordered import Ordered, Scan, Select
 from tilewright.graph.stage import Node, Stage, View, identity
+from tilewright.graph.traverse import postorder
 
 _CHUNK = 1 << 22  # body evaluations held in memory at once
 
@@ -82,23 +83,25 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
 def evaluate_expr(e: Expr, values: Mapping[str, Array], env: Mapping[str, Array], memo: dict[Expr, Array]) -> Array:
     """``e`` over broadcast index arrays ``env`` (axis name to int64 array). Loads outside a tensor are legal only under a
     ``select`` that does not take them, so indices are clipped and the select drops the value."""
-    done = memo.get(e)
-    if done is not None:
-        return done
+    for n in postorder(e):
+        if n not in memo:
+            memo[n] = _evaluate(n, values, env, memo)
+    return memo[e]
+
+
+def _evaluate(e: Expr, values: Mapping[str, Array], env: Mapping[str, Array], memo: Mapping[Expr, Array]) -> Array:
+    """``e``, whose sub-expressions are known."""
     if isinstance(e, Const):
         out: Any = np.asarray(e.value, dtype=_oracle_dtype(e.dtype))
     elif isinstance(e, Var):
         out = env[e.name]
     elif isinstance(e, Load):
         source = values[e.tensor]
-        index = [
-            np.clip(cast(Any, evaluate_expr(i, values, env, memo)), 0, n - 1)
-            for i, n in zip(e.index, source.shape, strict=True)
-        ]
+        index = [np.clip(cast(Any, memo[i]), 0, n - 1) for i, n in zip(e.index, source.shape, strict=True)]
         out = source[tuple(index)] if index else source
     else:
         assert isinstance(e, Op)
-        args: list[Any] = [evaluate_expr(a, values, env, memo) for a in e.args]
+        args: list[Any] = [memo[a] for a in e.args]
         if e.kind == "select":
             out = np.where(args[0], args[1], args[2])
         elif e.kind == "cast":
@@ -107,7 +110,6 @@ def evaluate_expr(e: Expr, values: Mapping[str, Array], env: Mapping[str, Array]
             out = _BINARY[e.kind](*args)
         else:
             out = _UNARY[e.kind](args[0])
-    memo[e] = out
     return cast(Array, out)
 
 

@@ -25,8 +25,11 @@ from tilewright.graph.dtypes import GraphError, numpy_dtype
 from tilewright.graph.expr import Expr, Load, index, var
 from tilewright.graph.ordered import Ordered
 from tilewright.graph.stage import Node, Stage, TensorType, View
+from tilewright.graph.traverse import depth
 
 Array = NDArray[np.generic]
+MAX_DEPTH = 160
+"""Operations inside each other in one expression, or in all that is fused: what walks them is written recursively."""
 
 
 @dataclass
@@ -93,6 +96,11 @@ class Graph:
                 raise GraphError(f"{node.output}: source {s!r} is not defined before it")
         if node.output in self.types:
             raise GraphError(f"{node.output}: the name is taken")
+        if isinstance(node, Stage) and (deep := depth(node.body)) > MAX_DEPTH:
+            raise GraphError(
+                f"{node.output}: expected an expression of at most {MAX_DEPTH} operations inside each other; got {deep}; compute parts "
+                "of it as tensors of their own, or combine many values pairwise (tilewright.graph.ops.balanced)"
+            )
         if isinstance(node, View) and self.types[node.source].size != node.type.size:
             raise GraphError(
                 f"view {node.output}: expected {self.types[node.source].size} elements; got {node.type.shape}"
@@ -125,12 +133,14 @@ class Graph:
 
     def view(self, source: Tensor, shape: Sequence[int], name: str = "view") -> Tensor:
         """The same elements under another shape."""
+        expect_tensor(source, "view", self)
         if tuple(shape) == source.shape:
             return source
         return self.add(View(self.fresh(name), source.name, TensorType(tuple(shape), source.dtype), self.origin))
 
     def output(self, t: Tensor, name: str | None = None) -> None:
         """Declare ``t`` an output, seen by callers as ``name`` (its own name if None). Outputs are returned in this order."""
+        expect_tensor(t, "output", self)
         self.outputs.append(t.name)
         self.clean = False
         self.output_names.append(name or t.name)
@@ -146,6 +156,21 @@ class Graph:
     def producers(self) -> dict[str, Node]:
         """For each computed tensor, the node that defines it."""
         return {n.output: n for n in self.nodes}
+
+
+def expect_tensor(value: object, what: str, graph: Graph | None = None) -> None:
+    """Raise GraphError unless ``value`` is a tensor (of ``graph``, if one is given): the one way in which that is refused."""
+    if isinstance(value, Tensor):
+        if graph is not None and value.graph is not graph:
+            raise GraphError(f"{what}: expected a tensor of this graph; got {value.name!r} of another one")
+        return
+    if isinstance(value, tuple | list) and any(isinstance(v, Tensor) for v in value):
+        raise GraphError(
+            f"{what}: expected one tensor; got {len(value)} in a {type(value).__name__}; take one, as in result[0]"
+        )
+    raise GraphError(
+        f"{what}: expected a tensor of a graph; got {type(value).__name__}; arrays become one by graph.constant(…)"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,25 +45,25 @@ def joined_parts(s: Stage, types: Mapping[str, TensorType]) -> list[tuple[str, i
     it does anything else."""
     if s.reduce:
         return None
-    body: Expr = s.body
-    axis: str | None = None
-    out: list[tuple[str, int]] = []
-    start = 0
-    while isinstance(body, Op) and body.kind == "select":
-        condition, part, body = body.args
-        cut = _below(condition)
-        if cut is None or (axis is not None and cut[0] != axis):
-            return None
-        axis = cut[0]
-        if not _whole(part, s, axis, start, cut[1], types):
-            return None
-        assert isinstance(part, Load)
-        out.append((part.tensor, start))
-        start = cut[1]
-    if axis is None or not _whole(body, s, axis, start, s.extents[axis], types):
+    cut = _below(s.body.args[0]) if isinstance(s.body, Op) and s.body.kind == "select" else None
+    if cut is None:
         return None
-    assert isinstance(body, Load)
-    out.append((body.tensor, start))
+    axis = cut[0]
+    out: list[tuple[str, int]] = []
+    waiting: list[tuple[Expr, int, int]] = [(s.body, 0, s.extents[axis])]
+    while waiting:
+        body, start, stop = waiting.pop()
+        if isinstance(body, Op) and body.kind == "select":
+            condition, below, above = body.args
+            cut = _below(condition)
+            if cut is None or cut[0] != axis or not start < cut[1] < stop:
+                return None
+            waiting += [(above, cut[1], stop), (below, start, cut[1])]
+            continue
+        if not _whole(body, s, axis, start, stop, types):
+            return None
+        assert isinstance(body, Load)
+        out.append((body.tensor, start))
     names = [a for a, _ in s.axes]
     if any(e != 1 for _, e in s.axes[: names.index(axis)]):
         return None

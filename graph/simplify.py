@@ -12,7 +12,7 @@ from tilewright.graph.expr import Const, Expr, Load, Op, cast, const
 from tilewright.graph.graph import Array, Graph
 from tilewright.graph.moves import as_view
 from tilewright.graph.stage import Node, Stage, View
-from tilewright.graph.traverse import rewrite, substitute
+from tilewright.graph.traverse import postorder, rewrite, substitute
 
 
 def simplify(graph: Graph) -> Graph:
@@ -70,15 +70,10 @@ def _simplify_stage(s: Stage, made: Mapping[str, Node], uniform: Mapping[str, Co
 
 
 def _algebra(e: Expr) -> Expr:
-    memo: dict[Expr, Expr] = {}
-
-    def go(n: Expr) -> Expr:
-        done = memo.get(n)
-        if done is None:
-            done = memo[n] = _rule(n if not isinstance(n, Op) else Op(n.dtype, n.kind, tuple(go(a) for a in n.args)))
-        return done
-
-    return go(e)
+    done: dict[Expr, Expr] = {}
+    for n in postorder(e):
+        done[n] = _rule(Op(n.dtype, n.kind, tuple(done[a] for a in n.args)) if isinstance(n, Op) else n)
+    return done[e]
 
 
 def _is(e: Expr, value: float) -> bool:

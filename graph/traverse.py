@@ -35,20 +35,53 @@ def rewrite(e: Expr, rule: Callable[[Expr], Expr | None], memo: dict[Expr, Expr]
     """Rebuild ``e`` bottom-up; where ``rule(node)`` returns a value, that replaces the node (its children are not
     visited). Shared sub-expressions are rewritten once."""
     memo = {} if memo is None else memo
-    done = memo.get(e)
-    if done is not None:
-        return done
-    new = rule(e)
-    if new is None:
-        if isinstance(e, Load):
-            new = Load(e.dtype, e.tensor, tuple(rewrite(i, rule, memo) for i in e.index))
-        elif isinstance(e, Op):
-            args = tuple(rewrite(a, rule, memo) for a in e.args)
-            new = e if args == e.args else rebuild(e, args)
+    asked: set[Expr] = set()
+    stack = [e]
+    while stack:  # a stack of its own: expressions may be deeper than Python's
+        n = stack[-1]
+        if n in memo:
+            stack.pop()
+            continue
+        if n not in asked:
+            asked.add(n)
+            new = rule(n)
+            if new is not None:
+                memo[n] = new
+                continue
+        missing = [c for c in children(n) if c not in memo]
+        if missing:
+            stack.extend(reversed(missing))
+            continue
+        parts = tuple(memo[c] for c in children(n))
+        if parts == children(n):
+            memo[n] = n
         else:
-            new = e
-    memo[e] = new
-    return new
+            assert isinstance(n, Load | Op)
+            memo[n] = Load(n.dtype, n.tensor, parts) if isinstance(n, Load) else rebuild(n, parts)
+    return memo[e]
+
+
+def postorder(e: Expr) -> Iterator[Expr]:
+    """Every distinct sub-expression once, children before parents, first arguments first."""
+    seen: set[Expr] = set()
+    stack: list[tuple[Expr, bool]] = [(e, False)]
+    while stack:
+        n, ready = stack.pop()
+        if ready:
+            yield n
+        elif n not in seen:
+            seen.add(n)
+            stack.append((n, True))
+            stack.extend((c, False) for c in reversed(children(n)) if c not in seen)
+
+
+@lru_cache(maxsize=1 << 12)
+def depth(e: Expr) -> int:
+    """The longest way from ``e`` down to a leaf."""
+    found: dict[Expr, int] = {}
+    for n in postorder(e):
+        found[n] = 1 + max((found[c] for c in children(n)), default=0)
+    return found[e]
 
 
 def rebuild(e: Op, args: tuple[Expr, ...]) -> Expr:

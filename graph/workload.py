@@ -17,7 +17,7 @@ from tilewright.graph.dtypes import SIZES, GraphError
 from tilewright.graph.expr import MATHS, Const, Expr, Load, Op, Var
 from tilewright.graph.ordered import Ordered, Scan, Select
 from tilewright.graph.stage import Axes, Node, Stage, TensorType, View
-from tilewright.graph.traverse import children, rewrite, walk
+from tilewright.graph.traverse import children, postorder, rewrite, walk
 
 Json = Any
 FORMAT = 1
@@ -184,7 +184,9 @@ def to_json(w: Workload) -> Json:
             continue
         table: list[Json] = []
         seen: dict[Expr, int] = {}
-        _encode(n.body, table, seen)
+        for e in postorder(n.body):
+            seen[e] = len(table)
+            table.append(_encode(e, seen))
         entry: Json = {"stage": n.output, "axes": [e for _, e in n.axes]}
         if n.reduce:
             entry["reduce"] = [e for _, e in n.reduce]
@@ -212,25 +214,20 @@ def _decode_reducer(data: Json) -> str | Ordered | None:
     raise GraphError(f"workload: expected a reducer; got {data!r}")
 
 
-def _encode(e: Expr, table: list[Json], seen: dict[Expr, int]) -> int:
-    if e in seen:
-        return seen[e]
-    args = [_encode(c, table, seen) for c in children(e)]
+def _encode(e: Expr, seen: Mapping[Expr, int]) -> Json:
+    """The row of an expression, whose sub-expressions have the rows ``seen``."""
+    args = [seen[c] for c in children(e)]
     if isinstance(e, Const):
         value: Json = e.value
         if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
             value = repr(value)
-        row: Json = ["const", e.dtype, value]
-    elif isinstance(e, Var):
-        row = ["axis", e.name]
-    elif isinstance(e, Load):
-        row = ["load", e.dtype, e.tensor, args]
-    else:
-        assert isinstance(e, Op)
-        row = [e.kind, e.dtype, args]
-    table.append(row)
-    seen[e] = len(table) - 1
-    return seen[e]
+        return ["const", e.dtype, value]
+    if isinstance(e, Var):
+        return ["axis", e.name]
+    if isinstance(e, Load):
+        return ["load", e.dtype, e.tensor, args]
+    assert isinstance(e, Op)
+    return [e.kind, e.dtype, args]
 
 
 def from_json(data: Json) -> Workload:

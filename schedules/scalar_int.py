@@ -3,7 +3,7 @@ are not (a division by zero gives 0, a shift by the width or more moves everythi
 
 from __future__ import annotations
 
-from tilewright.graph.dtypes import int_range
+from tilewright.graph.dtypes import SIZES, UNSIGNED, int_range
 from tilewright.schedules.emit import LLVM_TYPES, Emit, Function, Value, instruction, splat_literal, unsigned
 
 
@@ -99,19 +99,31 @@ def _invert(fn: Function, a: list[Value], dtype: str, lanes: int) -> Value:
 
 
 def _int_pow(fn: Function, a: list[Value], dtype: str, lanes: int) -> Value:
-    """By squaring, six steps: exponents up to 63 (a larger one overflows every base but 0, 1 and -1, whose
-    powers repeat)."""
+    """By squaring, a step for each bit of the exponent. A negative power is truncated towards zero: that of 1 and -1 is a unit, all
+    others (of 0 too, which has none) are 0."""
+    bits = 8 * SIZES[dtype] - (dtype not in UNSIGNED)
     one = Value(splat_literal(1, dtype, lanes), dtype, lanes)
     zero = splat_literal(0, dtype, lanes)
     result, square, left = one, a[0], a[1]
-    for _ in range(6):
+    for _ in range(bits):
         bit = fn.op(f"and {left.typed}, {one.name}", dtype, lanes)
         odd = fn.op(f"icmp ne {bit.typed}, {zero}", "bool", lanes)
         product = fn.op(f"mul {result.typed}, {square.name}", dtype, lanes)
         result = fn.op(f"select {odd.typed}, {product.typed}, {result.typed}", dtype, lanes)
         square = fn.op(f"mul {square.typed}, {square.name}", dtype, lanes)
         left = fn.op(f"lshr {left.typed}, {one.name}", dtype, lanes)
-    return result
+    if dtype in UNSIGNED:
+        return result
+    negative = fn.op(f"icmp slt {a[1].typed}, {zero}", "bool", lanes)
+    minus = splat_literal(-1, dtype, lanes)
+    last = fn.op(f"and {a[1].typed}, {one.name}", dtype, lanes)
+    odd = fn.op(f"icmp ne {last.typed}, {zero}", "bool", lanes)
+    below = fn.op(f"icmp eq {a[0].typed}, {minus}", "bool", lanes)
+    turned = fn.op(f"select {odd.typed}, {one.type} {minus}, {one.typed}", dtype, lanes)
+    unit = fn.op(f"icmp eq {a[0].typed}, {one.name}", "bool", lanes)
+    truncated = fn.op(f"select {below.typed}, {turned.typed}, {one.type} {zero}", dtype, lanes)
+    truncated = fn.op(f"select {unit.typed}, {one.typed}, {truncated.typed}", dtype, lanes)
+    return fn.op(f"select {negative.typed}, {truncated.typed}, {result.typed}", dtype, lanes)
 
 
 def _add(fn: Function, a: list[Value], dtype: str, lanes: int) -> Value:

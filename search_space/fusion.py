@@ -8,15 +8,15 @@ Stages that only move data that can be put in its place by whoever writes it (``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tilewright.graph.expr import Const, Var
-from tilewright.graph.graph import Graph
+from tilewright.graph.graph import MAX_DEPTH, Graph
 from tilewright.graph.ordered import Select
 from tilewright.graph.stage import Stage
 from tilewright.graph.storage import storage
-from tilewright.graph.traverse import loads
+from tilewright.graph.traverse import depth, loads
 from tilewright.graph.workload import Workload, canonical
 from tilewright.schedules.target import Target
 from tilewright.search_space.attention_rule import attention_sketches
@@ -25,6 +25,11 @@ from tilewright.search_space.rows_rule import rows_sketches
 
 MAX_STAGES = 24
 """A group stops growing here: longer chains gain nothing and compile slowly."""
+
+
+def _room(group: Collection[Stage], s: Stage) -> bool:
+    """Whether a group may take another stage: all of them may be inlined into one expression."""
+    return len(group) < MAX_STAGES and sum(depth(t.body) for t in group) + depth(s.body) <= MAX_DEPTH
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ class _Fuser:
                 continue
             if not any(source in inside for source in s.sources):
                 continue
-            if s.ordered is not None or not self._in_step(s, inside, first, rows=True) or len(current) >= MAX_STAGES:
+            if s.ordered is not None or not self._in_step(s, inside, first, rows=True) or not _room(current, s):
                 return []
             if s.reducer is None and s.type.size > first.type.size:
                 return []
@@ -110,7 +115,7 @@ class _Fuser:
         """The group with the maps behind it that keep in step (a transpose of the result, a sum with something else), as far as
         the attention rule takes them; empty if it does not take the group itself."""
         best: list[Stage] = []
-        while len(group) < MAX_STAGES:
+        while True:
             inside = {s.output for s in group}
             last = group[-1]
             escaping = [s.output for s in group if self._escapes(s.output, inside)]
@@ -121,12 +126,16 @@ class _Fuser:
             after = readers[0] if len(readers) == 1 and last.output not in self.graph.outputs else None
             if after is None or after.output in self.taken or not self._in_step(after, inside, last, rows=False):
                 break
+            if not _room(group, after):
+                break
             group = [*group, after]
         return best
 
-    def _prologue(self, s: Stage) -> list[Stage]:
-        """Padding and cheap stages that only ``s`` reads, and what only they read."""
+    def _prologue(self, s: Stage, above: tuple[Stage, ...] = ()) -> list[Stage]:
+        """Padding and cheap stages that only ``s`` reads, and what only they read; ``above`` are those that read ``s``."""
         out: list[Stage] = []
+        if not _room(above, s):
+            return out
         for source in s.sources:
             p = self.producer.get(source)
             if p is None or p.reducer is not None or source in self.taken or source in self.graph.outputs:
@@ -136,7 +145,7 @@ class _Fuser:
             if is_padding(p):
                 out.append(p)
             elif is_move(p) or (is_cheap(p) and not is_contraction(s)):
-                out += [*self._prologue(p), p]
+                out += [*self._prologue(p, (*above, s)), p]
         return out
 
     def _with_feeders(self, group: list[Stage]) -> list[Stage]:
@@ -145,7 +154,7 @@ class _Fuser:
         members = {s.output: s for s in group}
         waiting = [s for s in group if s.reducer is None]
         before = {t for s in group if s.reducer is not None for t in s.sources}
-        while waiting and len(members) < MAX_STAGES:
+        while waiting:
             s = waiting.pop()
             for source in s.sources:
                 p = self.producer.get(source)
@@ -153,7 +162,7 @@ class _Fuser:
                     continue
                 if s.output in before or self._escapes(source, set(members)):
                     continue
-                if is_cheap(p):
+                if is_cheap(p) and _room(members.values(), p):
                     members[source] = p
                     waiting.append(p)
         return sorted(members.values(), key=lambda s: self.position[s.output])
@@ -166,7 +175,7 @@ class _Fuser:
         start = self.position[group[-1].output]
         reductions = sum(s.reducer is not None for s in group)
         for s in self.stages:
-            if self.position[s.output] <= start or s.output in self.taken or len(current) >= MAX_STAGES:
+            if self.position[s.output] <= start or s.output in self.taken or not _room(current, s):
                 continue
             if not any(source in inside for source in s.sources):
                 continue

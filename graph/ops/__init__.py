@@ -3,6 +3,8 @@
 A user's own operator is written the same way, with :meth:`tilewright.graph.graph.Graph.compute`.
 """
 
+from inspect import isfunction
+
 from tilewright.graph.ops.activation import (
     celu,
     elu,
@@ -20,6 +22,7 @@ from tilewright.graph.ops.activation import (
     softsign,
     thresholded_relu,
 )
+from tilewright.graph.ops.checked import checked
 from tilewright.graph.ops.conv import (
     conv,
     conv_transpose,
@@ -309,3 +312,7 @@ __all__ = [
     "unsqueeze",
     "where",
 ]
+
+for _name in __all__:
+    if isfunction(globals()[_name]):
+        globals()[_name] = checked(globals()[_name], _name)

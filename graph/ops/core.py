@@ -47,6 +47,15 @@ def read(t: Tensor, indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
     return t.at([index(0) if d == 1 else indices[k] for k, d in enumerate(t.shape, skip)])
 
 
+def balanced(combine: Callable[[Expr, Expr], Expr], parts: Sequence[Expr]) -> Expr:
+    """All of ``parts`` combined, neighbours first: as deep as the logarithm of their number."""
+    level = list(parts)
+    while len(level) > 1:
+        pairs = [combine(a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
+        level = pairs + level[2 * len(pairs) :]
+    return level[0]
+
+
 def elementwise(name: str, body: Callable[..., Expr], *operands: Operand) -> Tensor:
     """One stage that applies ``body`` to the broadcast operands; numbers take the first tensor's data
     type."""

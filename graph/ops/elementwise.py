@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from functools import reduce as fold
 from typing import Any
+
+import numpy as np
 
 from tilewright.graph.dtypes import FLOATS, UNSIGNED, GraphError
 from tilewright.graph.expr import Const, Expr, binary, const, maximum, minimum, select, unary
 from tilewright.graph.expr import cast as cast_expr
 from tilewright.graph.graph import Tensor
-from tilewright.graph.ops.core import Operand, elementwise
+from tilewright.graph.ops.core import Operand, balanced, elementwise
 
 
 def _binary(kind: str, meaning: str) -> Callable[[Operand, Operand], Tensor]:
@@ -58,22 +60,22 @@ def greater_equal(a: Operand, b: Operand) -> Tensor:
 
 def maximum_of(*operands: Operand) -> Tensor:
     """The largest of the operands; NaN where any is NaN."""
-    return elementwise("max", lambda *e: fold(maximum, e), *operands)
+    return elementwise("max", lambda *e: balanced(maximum, e), *operands)
 
 
 def minimum_of(*operands: Operand) -> Tensor:
     """The smallest of the operands; NaN where any is NaN."""
-    return elementwise("min", lambda *e: fold(minimum, e), *operands)
+    return elementwise("min", lambda *e: balanced(minimum, e), *operands)
 
 
 def sum_of(*operands: Operand) -> Tensor:
     """The sum of the operands."""
-    return elementwise("sum", lambda *e: fold(lambda a, b: a + b, e), *operands)
+    return elementwise("sum", lambda *e: balanced(lambda a, b: a + b, e), *operands)
 
 
 def mean_of(*operands: Operand) -> Tensor:
     """The mean of the operands."""
-    return elementwise("mean", lambda *e: fold(lambda a, b: a + b, e) / len(operands), *operands)
+    return elementwise("mean", lambda *e: balanced(lambda a, b: a + b, e) / len(operands), *operands)
 
 
 def _unary(kind: str, meaning: str = "") -> Callable[[Tensor], Tensor]:
@@ -189,15 +191,22 @@ def fmod(a: Operand, b: Operand) -> Tensor:
 
 
 def power(a: Tensor, b: Operand) -> Tensor:
-    """``a ** b`` in the type of ``a``. Small constant exponents become products and roots."""
+    """``a ** b`` in the type of ``a``. Small constant exponents become products and roots, with the special values of a power.
+    Integers to a negative power are truncated towards zero, and to a power of another integer type are computed in the wider one."""
 
     def body(x: Expr, y: Expr) -> Expr:
         if isinstance(y, Const) and y.value in _POWERS and (x.dtype in FLOATS or y.value in (1, 2, 3)):
             return _POWERS[float(y.value)](x)
         if x.dtype == y.dtype:
             return binary("pow", x, y)
-        if x.dtype in FLOATS or y.dtype not in FLOATS:
+        if x.dtype in FLOATS:
             return binary("pow", x, cast_expr(y, x.dtype))
+        if y.dtype not in FLOATS:
+            wide = "uint64" if "uint64" in (x.dtype, y.dtype) else np.promote_types(x.dtype, y.dtype).name
+            whole = cast_expr(binary("pow", cast_expr(x, wide), cast_expr(y, wide)), x.dtype)
+            if wide != "uint64" or y.dtype in UNSIGNED:
+                return whole
+            return select(y.lt(0), select(x.eq(1), const(1, x.dtype), const(0, x.dtype)), whole)
         return cast_expr(binary("pow", cast_expr(x, "float64"), cast_expr(y, "float64")), x.dtype)
 
     return elementwise("pow", body, a, b)
@@ -207,7 +216,8 @@ _POWERS: dict[Any, Callable[[Expr], Expr]] = {
     1.0: lambda x: x,
     2.0: lambda x: x * x,
     3.0: lambda x: x * x * x,
-    0.5: lambda x: unary("sqrt", x),
+    # a power of -0.0 has no sign, and one of the negative infinity is that of the positive one
+    0.5: lambda x: select(x.eq(0), 0, select(x.eq(-math.inf), math.inf, unary("sqrt", x))),
     -1.0: lambda x: const(1, x.dtype) / x,
-    -0.5: lambda x: unary("rsqrt", x),
+    -0.5: lambda x: select(x.eq(0), math.inf, select(x.eq(-math.inf), 0, unary("rsqrt", x))),
 }

@@ -15,7 +15,7 @@ from tilewright.graph.expr import Expr, binary, const, index, select, unary
 from tilewright.graph.graph import Tensor
 from tilewright.graph.ops.conv import auto_pads, pad_spatial, per_dimension
 from tilewright.graph.ops.core import elementwise, reduction
-from tilewright.graph.ops.reduce import reduce, reduce_max, reduce_mean
+from tilewright.graph.ops.reduce import is_extreme, reduce, reduce_max, reduce_mean
 from tilewright.graph.stage import identity
 
 
@@ -95,7 +95,7 @@ def max_pool_indices(x: Tensor, window: Window, y: Tensor, column_major: bool = 
         flat = (i[0] * x.shape[1] + i[1]) * prod(size)
         for e, b, weight in zip(place, p.begin, weights, strict=True):
             flat = flat + (e - b) * weight
-        return select(xp.at([*i[:2], *place]).eq(y.at(i)), flat, index(x.type.size))
+        return select(is_extreme(xp.at([*i[:2], *place]), y.at(i)), flat, index(x.type.size))
 
     return _windows(x, p, "min", body, "max_pool_indices")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from tilewright.graph.dtypes import GraphError
-from tilewright.graph.expr import Expr, index, select, unary
+from tilewright.graph.dtypes import FLOATS, GraphError
+from tilewright.graph.expr import Expr, binary, index, select, unary
 from tilewright.graph.graph import Tensor
 from tilewright.graph.ops.core import axis_number, axis_numbers, elementwise, reduction, replace_at
 from tilewright.graph.ops.elementwise import exp, log, sqrt
@@ -87,8 +87,9 @@ def reduce_log_sum(x: Tensor, axes: Sequence[int] | None = None, keepdims: bool 
 
 
 def reduce_log_sum_exp(x: Tensor, axes: Sequence[int] | None = None, keepdims: bool = True) -> Tensor:
-    """``log(sum(exp(x)))`` over ``axes``, shifted by the maximum so that it does not overflow."""
-    largest = reduce_max(x, axes)
+    """``log(sum(exp(x)))`` over ``axes``, shifted by the maximum so that it does not overflow (by nothing where that is infinite: the
+    largest of all is then the result)."""
+    largest = elementwise("finite", lambda m: select(unary("isinf", m), 0, m), reduce_max(x, axes))
     total = reduce_sum(elementwise("exp", lambda a, m: unary("exp", a - m), x, largest), axes)
     out = elementwise("log_sum_exp", lambda s, m: unary("log", s) + m, total, largest)
     if keepdims:
@@ -105,16 +106,21 @@ def _extreme_position(x: Tensor, kind: str, axis: int, keepdims: bool, last: boo
 
     def body(i: tuple[Expr, ...], r: tuple[Expr, ...]) -> Expr:
         place = list(i) if keepdims else [*i[:axis], index(0), *i[axis:]]
-        hit = x.at(replace_at(place, axis, r[0])).eq(best.at(replace_at(place, axis, index(0))))
-        # a row without a match (all NaN) still gives a position inside the axis
+        hit = is_extreme(x.at(replace_at(place, axis, r[0])), best.at(replace_at(place, axis, index(0))))
         return select(hit, r[0], index(0 if last else n - 1))
 
     return reduction(x.graph, shape, [n], "max" if last else "min", body, f"arg_{kind}")
 
 
+def is_extreme(e: Expr, extreme: Expr) -> Expr:
+    """Whether an element of a row is its largest or smallest, which is NaN if any is (as NumPy has it): then a NaN is."""
+    equal = e.eq(extreme)
+    return binary("or", equal, unary("isnan", e)) if e.dtype in FLOATS else equal
+
+
 def arg_max(x: Tensor, axis: int = 0, keepdims: bool = True, select_last: bool = False) -> Tensor:
     """The first (or last) int64 position of the maximum along ``axis``: the maximum, then the position
-    that equals it."""
+    that equals it. NaN counts as the maximum, as in NumPy."""
     return _extreme_position(x, "max", axis, keepdims, select_last)
 
 

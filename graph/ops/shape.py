@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from math import prod
 
 from tilewright.graph.dtypes import GraphError
@@ -76,6 +77,10 @@ def transpose(x: Tensor, order: Sequence[int] | None = None) -> Tensor:
     return x.graph.compute(shape, lambda *i: x.at([i[b] for b in back]), name="transpose")
 
 
+FEW_PARTS = 16
+"""Parts of a joined tensor that are told apart one after the other."""
+
+
 def concat(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     """Join along ``axis``: one stage that selects the part each index falls into."""
     if not tensors:
@@ -90,16 +95,17 @@ def concat(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     if len(tensors) == 1:
         return first
 
+    starts = [0, *accumulate(t.shape[axis] for t in tensors)]
+
     def cell(*i: Expr) -> Expr:
-        stop = sum(t.shape[axis] for t in tensors)
-        value: Expr | None = None
-        for t in reversed(tensors):
-            start = stop - t.shape[axis]
-            part = t.at(replace_at(i, axis, i[axis] - start))
-            value = part if value is None else select(i[axis].lt(stop), part, value)
-            stop = start
-        assert value is not None
-        return value
+        def among(first: int, last: int) -> Expr:
+            """The element of one of the parts from ``first`` up to ``last``, found by halves (few: one after the other)."""
+            if last - first == 1:
+                return tensors[first].at(replace_at(i, axis, i[axis] - starts[first]))
+            middle = first + 1 if last - first <= FEW_PARTS else (first + last) // 2
+            return select(i[axis].lt(starts[middle]), among(first, middle), among(middle, last))
+
+        return among(0, len(tensors))
 
     return first.graph.compute(
         replace_at(first.shape, axis, sum(t.shape[axis] for t in tensors)), cell, name="concat"
