@@ -133,9 +133,11 @@ class Load(Expr):
     index: tuple[Expr, ...] = ()
     _hash: int = field(default=0, init=False, compare=False, repr=False)
 
+    def __post_init__(self) -> None:
+        # at once, from what the parts have: a deep expression is hashed without recursion
+        object.__setattr__(self, "_hash", hash((self.dtype, self.tensor, self.index)))
+
     def __hash__(self) -> int:
-        if not self._hash:
-            object.__setattr__(self, "_hash", hash((self.dtype, self.tensor, self.index)) or 1)
         return self._hash
 
 
@@ -148,9 +150,11 @@ class Op(Expr):
     args: tuple[Expr, ...] = ()
     _hash: int = field(default=0, init=False, compare=False, repr=False)
 
+    def __post_init__(self) -> None:
+        # at once, from what the parts have: a deep expression is hashed without recursion
+        object.__setattr__(self, "_hash", hash((self.dtype, self.kind, self.args)))
+
     def __hash__(self) -> int:
-        if not self._hash:
-            object.__setattr__(self, "_hash", hash((self.dtype, self.kind, self.args)) or 1)
         return self._hash
 
 

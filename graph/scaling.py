@@ -8,7 +8,7 @@ that the channel indexes, and one addition of ``shift`` is left (none where it i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,13 +48,15 @@ def fold_scaling(graph: Graph) -> Graph:
         readers[o] += 1
     made: dict[str, Node] = {}
     renamed: dict[str, str] = {}
+    chains: dict[str, _Chain] = {}
     for old in graph.nodes:
         n = made[old.output] = retargeted(old, renamed)
         if not isinstance(n, Stage) or n.reduce or n.body.dtype not in FLOATS:
             continue
-        chain = _chain(n, made, constants, readers, graph.types)
+        chain = _chain(n, made, chains, constants, readers, graph.types)
         if chain is None:
             continue
+        chains[n.output] = chain
         form, length = chain
         neutral = bool(np.all(form.scale == 1))
         if neutral and length == 1 and bool(np.any(form.shift != 0)):
@@ -67,30 +69,34 @@ def fold_scaling(graph: Graph) -> Graph:
             readers[form.source] = readers[n.output]
         else:
             made[n.output] = _bias_stage(n, form, constants)
+            chains[n.output] = replace(form, scale=np.ones_like(form.scale)), 1
     return eliminate_dead(rebuilt(graph, made.values(), constants, renamed))
+
+
+_Chain = tuple[_Linear, int]
+"""The multiply-add of a stage over the contraction at the start of its chain, and the number of stages composed."""
 
 
 def _chain(
     s: Stage,
     made: Mapping[str, Node],
+    chains: Mapping[str, _Chain],
     constants: Mapping[str, Array],
     readers: Mapping[str, int],
     types: Mapping[str, TensorType],
-) -> tuple[_Linear, int] | None:
-    """The multiply-add of ``s`` over the contraction at the start of its chain, and the number of stages
-    composed."""
+) -> _Chain | None:
+    """The chain that ends in ``s``, if it has one; ``chains`` are those of the stages before it."""
     form = _linear(s, constants, types)
-    length = 1
-    while form is not None:
-        if readers[form.source] != 1:
-            return None
-        p = made.get(form.source)
-        if isinstance(p, View) or (isinstance(p, Stage) and p.reduce):
-            return form, length
-        earlier = _linear(p, constants, types) if isinstance(p, Stage) else None
-        form = None if earlier is None else form.after(earlier)
-        length += 1
-    return None
+    if form is None or readers[form.source] != 1:
+        return None
+    p = made.get(form.source)
+    if isinstance(p, View) or (isinstance(p, Stage) and p.reduce):
+        return form, 1
+    earlier = chains.get(form.source)
+    if earlier is None:
+        return None
+    whole = form.after(earlier[0])
+    return None if whole is None else (whole, earlier[1] + 1)
 
 
 def _linear(s: Stage, constants: Mapping[str, Array], types: Mapping[str, TensorType]) -> _Linear | None:

@@ -47,7 +47,7 @@ def test_operators_of_five_hundred_operands(operator: Callable[..., Tensor], wan
 
     def build(g: Graph) -> Tensor:
         x = g.input("x", (9,))
-        return operator(*(g.compute((9,), lambda i, k=k: x[i] * k) for k in range(500)))
+        return operator(*(g.compute((9,), lambda i: x[i] * k) for k in range(500)))
 
     np.testing.assert_allclose(on_ones(build), np.full(9, want), rtol=1e-5)
 
@@ -79,7 +79,7 @@ def test_an_expression_as_deep_as_is_allowed() -> None:
     def deep(x: Expr, levels: int) -> Expr:
         e = x
         for k in range(levels):
-            e = maximum(e, float(k)) if k % 2 else select(e.lt(k), e, e * 0.5)
+            e = maximum(e, float(k)) if k % 2 else select(x.lt(k), e, 0.5)
         return e
 
     def build(g: Graph) -> Tensor:
