@@ -17,7 +17,7 @@ from tilewright.graph.traverse import rewrite, substitute
 
 def simplify(graph: Graph) -> Graph:
     """Algebraic clean-up: ``x * 1``, ``x + 0``, stages that only copy, views of views, moves of moves, and
-    loads from constants whose elements are all equal."""
+    loads from tensors whose elements are all equal."""
     constants = graph.constants
     uniform = {c: v for c, a in constants.items() if (v := _uniform(a)) is not None}
     renamed: dict[str, str] = {}
@@ -31,10 +31,14 @@ def simplify(graph: Graph) -> Graph:
             source = made.get(n.source)
             if isinstance(source, View):
                 n = View(n.output, source.source, n.type, n.origin)
+            if n.source in uniform:
+                uniform[n.output] = uniform[n.source]
             if graph.types[n.source] == n.type:
                 renamed[n.output] = n.source
                 continue
         made[n.output] = n
+        if isinstance(n, Stage) and not n.reduce and isinstance(n.body, Const):
+            uniform[n.output] = n.body
     return eliminate_dead(rebuilt(graph, made.values(), constants, renamed))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.graph.expr import Const, Var
+from tilewright.graph.folding import constant_tensors
 from tilewright.graph.graph import Graph
 from tilewright.graph.stage import Stage
 from tilewright.graph.storage import storage
@@ -19,7 +20,7 @@ from tilewright.graph.traverse import loads
 from tilewright.graph.workload import Workload, canonical
 from tilewright.schedules.target import Target
 from tilewright.search_space.attention_rule import attention_sketches
-from tilewright.search_space.prologue import is_cheap, is_contraction, is_move, is_padding
+from tilewright.search_space.prologue import is_cheap, is_contraction, is_move, is_padding, takes_work
 from tilewright.search_space.rows_rule import rows_sketches
 
 MAX_STAGES = 24
@@ -60,6 +61,7 @@ class _Fuser:
             for s in n.sources:
                 self.readers[s].append(n.output)
         self.taken: set[str] = set()
+        self.fixed = constant_tensors(graph)
 
     def run(self) -> list[Group]:
         groups: list[list[Stage]] = []
@@ -91,7 +93,11 @@ class _Fuser:
                 continue
             if not any(source in inside for source in s.sources):
                 continue
-            if not self._in_step(s, inside, first, rows=True) or len(current) >= MAX_STAGES:
+            if (
+                not self._in_step(s, inside, first, rows=True)
+                or len(current) >= MAX_STAGES
+                or self._would_repeat(s, current)
+            ):
                 return []
             if s.reducer is None and s.type.size > first.type.size:
                 return []
@@ -168,7 +174,7 @@ class _Fuser:
                 continue
             if s.reducer is not None and (not rows or is_contraction(s)):
                 continue
-            if not self._in_step(s, inside, group[-1], rows):
+            if not self._in_step(s, inside, group[-1], rows) or self._would_repeat(s, current):
                 continue
             current.append(s)
             inside.add(s.output)
@@ -176,6 +182,11 @@ class _Fuser:
             if escaping == [s.output] and self._fits(current, rows, reductions):
                 best = list(current)
         return best
+
+    def _would_repeat(self, s: Stage, group: Sequence[Stage]) -> bool:
+        """Whether every call would compute anew, together with ``s``, what depends on no input and takes work: it runs once, when
+        the model is loaded, if it has a kernel of its own."""
+        return s.output not in self.fixed and any(t.output in self.fixed and takes_work(t) for t in group)
 
     def _escapes(self, tensor: str, inside: set[str]) -> bool:
         return tensor in self.graph.outputs or any(r not in inside for r in self.readers[tensor])
