@@ -17,6 +17,8 @@ class Missing:
 
 
 MISSING = Missing()
+INITIALIZER = "an initializer"
+"""What :meth:`Scope.define` is told of one: it may hide a name of the graph around it, and be the default of an input."""
 Given = Value | Missing | None
 """The value of a name; None is an input that the call of a function leaves out."""
 
@@ -52,14 +54,14 @@ class Scope:
         return path
 
     def define(self, name: str, value: Given, what: str) -> None:
-        """Give ``name`` its value. Raises ImportFailure if this graph, or for a node's output one around it, has the name."""
-        self._claim(name, what, what.startswith("initializer"))
+        """Give ``name`` its value. Raises ImportFailure if this graph, or one around it, has the name."""
+        self._claim(name, what, what == INITIALIZER)
         self.values[name] = value
 
     def define_input(self, name: str, value: Given) -> None:
         """As :meth:`define`, for an input of the graph, which may have an initializer too: that is its default."""
-        if self._own.get(name, "").startswith("initializer"):
-            self._own.pop(name)
+        if self._own.get(name) == INITIALIZER:
+            del self._own[name], self.values[name]
         self.define(name, value, "an input")
 
     def outputs(self, names: Iterable[str], values: Iterable[Given], label: str) -> None:

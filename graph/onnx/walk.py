@@ -28,7 +28,7 @@ from tilewright.graph.onnx.context import (
 from tilewright.graph.onnx.folding import FOLD
 from tilewright.graph.onnx.functions import Definition, Definitions, has_definition, opset_of, standard
 from tilewright.graph.onnx.known import Known
-from tilewright.graph.onnx.scope import MISSING, Given, Missing, Scope
+from tilewright.graph.onnx.scope import INITIALIZER, MISSING, Given, Missing, Scope
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -74,7 +74,7 @@ class Walk:
                 value = self.known.stored(numpy_helper.to_array(t))
             except (ValueError, TypeError) as e:
                 raise ImportFailure(f"initializer {t.name!r} cannot be read: {e}") from e
-            scope.define(t.name, value, "initializer")
+            scope.define(t.name, value, INITIALIZER)
         if graph.sparse_initializer:
             raise ImportFailure("sparse initializers are not supported")
 
