@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,8 @@ def test_as_numpy_does(equation: str, shapes: list[tuple[int, ...]]) -> None:
     arrays = arrays_of(shapes)
     want = np.einsum(equation, *(a.astype(np.float64) for a in arrays.values()))
     graph = graph_of(equation, shapes)
-    np.testing.assert_allclose(evaluate(graph, arrays)[0], want, rtol=1e-9, atol=1e-9)
+    meaning: Any = evaluate(graph, arrays)[0]
+    np.testing.assert_allclose(meaning, want, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(tilewright.compile(graph, ONE).run(arrays)[0], want, rtol=2e-5, atol=2e-5)
 
 
@@ -92,7 +94,7 @@ def test_sums_of_one_operand_come_first() -> None:
 def test_many_operands_are_ordered_soon() -> None:
     """A chain of twelve matrices is eleven products; all at once would be n^13."""
     letters = "abcdefghijklm"
-    equation = ",".join(a + b for a, b in zip(letters, letters[1:], strict=False)) + "->am"
+    equation = ",".join(a + b for a, b in pairwise(letters)) + "->am"
     assert work(graph_of(equation, [(8, 8)] * 12)) == 11 * 8**3
 
 

@@ -13,9 +13,9 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 from onnx import numpy_helper  # noqa: E402
-from test_onnx_import import INT64, make_model, node, random  # noqa: E402
 
 import tilewright  # noqa: E402
+from test_onnx_import import INT64, make_model, node, random  # noqa: E402
 from tilewright.graph import Graph, ops, passes  # noqa: E402
 from tilewright.graph.folding import FOLD_LIMIT  # noqa: E402
 from tilewright.graph.onnx import UnsupportedError, import_onnx  # noqa: E402
@@ -41,14 +41,14 @@ GROWING: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
     "an outer product": ([node("Mul", "v w", "t")], {"v": ROW, "w": ROW[:, None]}, np.outer(ROW, ROW)),
     "a mask": (
         [node("Less", "v w", "m"), node("Where", "m v zero", "t")],
-        {"v": ROW, "w": ROW[:, None], "zero": np.float32(0)}, np.where(ROW < ROW[:, None], ROW, 0)),
+        {"v": ROW, "w": ROW[:, None], "zero": np.float32(0)}, np.where(ROW[:, None] > ROW, ROW, 0)),
     "Range": (
         [node("Range", "zero n two", "g"), node("Reshape", "g s", "t")],
         {"s": LARGE, "zero": np.float32(0), "n": np.float32(2 * N * N), "two": np.float32(2)},
         np.arange(0, 2 * N * N, 2, dtype=np.float32).reshape(N, N)),
     "Pad": ([node("Pad", "v p", "t")], {"v": np.ones((1, 1), np.float32), "p": np.array([N - 1, 0, 0, N - 1])}, None),
     "Gather": ([node("Gather", "v i", "t")], {"v": ROW[None], "i": np.zeros(N, np.int64)}, np.tile(ROW, (N, 1))),
-    "OneHot": ([node("OneHot", "i d v", "t")], {"i": np.arange(N), "d": np.int64(N), "v": np.float32([0, 1])}, np.eye(N)),
+    "OneHot": ([node("OneHot", "i d v", "t")], {"i": np.arange(N), "d": np.int64(N), "v": np.array([0, 1], np.float32)}, np.eye(N)),
     "MatMul of columns": ([node("MatMul", "w v", "t")], {"v": ROW[None], "w": ROW[:, None]}, np.outer(ROW, ROW)),
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from onnx_node_tests import all_cases, failures, main, obstacle, oracle  # noqa: E402
+from onnx_node_tests import all_cases, failures, main, obstacle, oracle
 
 EXCEPTIONS: dict[str, str] = tomllib.loads(
     (Path(__file__).parent / "onnx_backend_exceptions.toml").read_text(encoding="utf-8")

@@ -13,8 +13,8 @@ ort = pytest.importorskip("onnxruntime")
 
 from onnx import helper, numpy_helper  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
-from test_onnx_import import make_model, node  # noqa: E402
 
+from test_onnx_import import make_model, node  # noqa: E402
 from tilewright.graph import evaluate  # noqa: E402
 from tilewright.graph.onnx import ImportFailure, UnsupportedError, import_onnx  # noqa: E402
 
@@ -102,7 +102,7 @@ def test_windows_without_periodic(kind: str) -> None:
             [node(kind, "n", "w", **attributes), node("Mul", "x w")], {"x": [10]}, ["y"], {"n": np.array(10)}
         )
         ones = np.ones(10, np.float32)
-        (want,) = ReferenceEvaluator(model).run(None, {"x": ones})
+        want: Any = list(ReferenceEvaluator(model).run(None, {"x": ones}))[0]
         np.testing.assert_allclose(result(model, ones), want, rtol=1e-5, atol=1e-7)
 
 

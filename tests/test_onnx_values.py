@@ -13,10 +13,10 @@ onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 
 from onnx import helper, numpy_helper  # noqa: E402
-from test_cli import call, refused  # noqa: E402
-from test_onnx_import import BOOL, FLOAT, INT64, make_model, node, random  # noqa: E402
 
 import tilewright  # noqa: E402
+from test_cli import call, refused  # noqa: E402
+from test_onnx_import import BOOL, FLOAT, INT64, make_model, node, random  # noqa: E402
 from tilewright.graph import GraphError, evaluate  # noqa: E402
 from tilewright.graph.onnx import ImportFailure, UnsupportedError, import_onnx  # noqa: E402
 
@@ -105,7 +105,8 @@ def test_a_value_decides_a_branch(value: Any) -> None:
     """The input is none any more."""
     graph = import_onnx(speech(), values={"sr": value})
     assert graph.inputs == ["x"]
-    np.testing.assert_allclose(evaluate(graph, {"x": random(2)})[0], random(2) + 1)
+    got: Any = evaluate(graph, {"x": random(2)})[0]
+    np.testing.assert_allclose(got, random(2) + 1)
     other: Any = evaluate(import_onnx(speech(), values={"sr": 8000}), {"x": random(2)})[0]
     np.testing.assert_array_equal(other, -random(2))
 
@@ -115,12 +116,11 @@ def test_values_of_every_kind() -> None:
     model = make_model([node("Reshape", "x s")], {"x": [2, 3], "s": (INT64, ["n"])}, ["y"])
     assert import_onnx(model, values={"s": [3, 2]}).types["reshape"].shape == (3, 2)
     model = make_model([node("ReduceSum", "x a", keepdims=0)], {"x": [2, 3], "a": (INT64, [1])}, ["y"])
-    np.testing.assert_allclose(
-        evaluate(import_onnx(model, values={"a": 1}), {"x": random(2, 3)})[0], random(2, 3).sum(1), rtol=1e-6
-    )
+    got: Any = evaluate(import_onnx(model, values={"a": 1}), {"x": random(2, 3)})[0]
+    np.testing.assert_allclose(got, random(2, 3).sum(1), rtol=1e-6)
     model = make_model([node("Add", "x k")], {"x": [2, 3], "k": [2, 3]}, ["y"])
     for flat in (np.arange(6), np.arange(6, dtype=np.float32).reshape(2, 3), [[0, 1, 2], [3, 4, 5]]):
-        got: Any = evaluate(import_onnx(model, values={"k": flat}), {"x": random(2, 3)})[0]
+        got = evaluate(import_onnx(model, values={"k": flat}), {"x": random(2, 3)})[0]
         np.testing.assert_allclose(got, random(2, 3) + np.arange(6).reshape(2, 3), rtol=1e-6)
     model = make_model([node("Where", "c x k")], {"x": [2], "c": (BOOL, []), "k": [2]}, ["y"], {"k": random(2)})
     np.testing.assert_array_equal(
@@ -231,7 +231,8 @@ def test_values_on_the_command_line(tmp_path: Path) -> None:
         (np.array([[-128, 0, 127], [1, 2, 3]], np.int8), np.array([0.5, 2], np.float32), np.array([3, -1], np.int8), {"axis": 0}),
         (np.array([[255, 0, 127], [1, 2, 3]], np.uint8), np.array([0.5, 2, 4], np.float32), None, {"axis": -1}),
         (np.array([2**30 + 1, -7], np.int32), np.float32(0.25), None, {}),
-        (np.arange(-6, 6, dtype=np.int8).reshape(2, 6), np.array([[1, 2, 3], [4, 5, 6]], np.float32), None, {"axis": 1, "block_size": 2}),
+        (np.arange(-6, 6, dtype=np.int8).reshape(2, 6), np.array([[1, 2, 3], [4, 5, 6]], np.float32), None,
+         {"axis": 1, "block_size": 2}),
         (np.arange(4, dtype=np.int16), np.float32(3), np.int16(1), {}),
     ],
 )  # fmt: skip
@@ -252,7 +253,9 @@ def test_small_float_and_four_bit_constants() -> None:
     for dtype in (ml_dtypes.float8_e4m3fn, ml_dtypes.int4, ml_dtypes.uint4):
         q = np.array([1, 2, 3, 7]).astype(dtype)
         model = make_model([node("DequantizeLinear", "q s", "w"), node("Add", "x w")], {"x": [4]}, ["y"], opset=21)
-        model.graph.initializer.extend([numpy_helper.from_array(q, "q"), numpy_helper.from_array(np.float32(0.5), "s")])
+        model.graph.initializer.extend(
+            [numpy_helper.from_array(q, "q"), numpy_helper.from_array(np.array(0.5, np.float32), "s")]
+        )
         got: Any = evaluate(import_onnx(model), {"x": np.zeros(4, np.float32)})[0]
         np.testing.assert_array_equal(got, [0.5, 1, 1.5, 3.5])
 

@@ -147,10 +147,10 @@ def _type(v: Value | None) -> bytes:
     from onnx import TypeProto, helper
 
     if v is None:
-        return TypeProto().SerializeToString()
+        return bytes(TypeProto().SerializeToString())
     dtype = np.dtype(v.dtype) if isinstance(v, Tensor) else v.dtype
     kind = helper.np_dtype_to_tensor_dtype(dtype)
-    return helper.make_tensor_type_proto(kind, list(v.shape)).SerializeToString()
+    return bytes(helper.make_tensor_type_proto(kind, list(v.shape)).SerializeToString())
 
 
 def opset_of(imports: Iterable[OperatorSetIdProto], default: int) -> int:

@@ -54,7 +54,7 @@ class Known:
             size, nbytes = _extent(node, arrays)
             if not may_keep(nbytes, size, stored):
                 if kind in OPERATORS and all(a is None or a.dtype.name in SIZES for a in arrays):
-                    return _listed(OPERATORS[kind](node))
+                    return listed(OPERATORS[kind](node))
                 if not may_keep(nbytes, size, stored, WORK_LIMIT):
                     raise GraphError(f"its result of {nbytes} bytes is too large to compute when the model is imported")
             with np.errstate(all="ignore"):
@@ -64,11 +64,11 @@ class Known:
 
     def _evaluated(self, node: Node, stored: int) -> list[Value | None]:
         alone = Graph()
-        results = _listed(OPERATORS[node.proto.op_type](node.within(Constants(alone))))
+        results = listed(OPERATORS[node.proto.op_type](node.within(Constants(alone))))
         made = [r for r in results if isinstance(r, Tensor)]
         keep = all(may_keep(r.type.nbytes, r.type.size, stored) for r in made)
         if not keep or any(not may_keep(n.type.nbytes, n.type.size, stored, WORK_LIMIT) for n in alone.nodes):
-            return _listed(OPERATORS[node.proto.op_type](node))
+            return listed(OPERATORS[node.proto.op_type](node))
         for r in made:
             alone.output(r)
         computed = iter(evaluate(alone, {}))
@@ -100,5 +100,6 @@ def _extent(node: Node, arrays: list[Any]) -> tuple[int, int]:
     return size, (0 if kind in _REDUCING and size * width <= WORK_LIMIT else size * width)
 
 
-def _listed(result: Any) -> list[Value | None]:
+def listed(result: Any) -> list[Value | None]:
+    """The outputs of a translation, which may return a single one as it is."""
     return list(result) if isinstance(result, (list, tuple)) else [result]

@@ -21,13 +21,12 @@ from tilewright.graph.onnx.context import (
     Constants,
     ImportFailure,
     Node,
-    Result,
     UnsupportedError,
     Value,
 )
 from tilewright.graph.onnx.folding import FOLD
 from tilewright.graph.onnx.functions import Definition, Definitions, has_definition, opset_of, standard
-from tilewright.graph.onnx.known import Known
+from tilewright.graph.onnx.known import Known, listed
 from tilewright.graph.onnx.scope import INITIALIZER, MISSING, Given, Missing, Scope
 
 if TYPE_CHECKING:
@@ -58,12 +57,12 @@ class Walk:
         if self.unsupported:
             raise UnsupportedError(self.unsupported)
         for o in proto.output:
-            value = scope.values.get(o.name)
-            if value is None or isinstance(value, Missing):
+            result = scope.values.get(o.name)
+            if result is None or isinstance(result, Missing):
                 raise ImportFailure(f"output {o.name!r} is not computed by any node")
-            if not isinstance(value, Tensor) and value.size == 0:
-                raise ImportFailure(f"output {o.name!r} is empty (shape {value.shape}): there is nothing to compute")
-            self.graph.output(value if isinstance(value, Tensor) else self.constants.tensor(value, o.name), o.name)
+            if not isinstance(result, Tensor) and result.size == 0:
+                raise ImportFailure(f"output {o.name!r} is empty (shape {result.shape}): there is nothing to compute")
+            self.graph.output(result if isinstance(result, Tensor) else self.constants.tensor(result, o.name), o.name)
         return self.graph
 
     def _initializers(self, graph: GraphProto, scope: Scope) -> None:
@@ -124,18 +123,16 @@ class Walk:
         check_node(proto, scope.opset)
         self.graph.origin = label
         node = Node(proto, values, scope.opset, self.constants)
-        results: Result
         if all(not isinstance(v, Tensor) for v in values):
             results = self.known.compute(node)
         elif proto.op_type not in OPERATORS:
             raise GraphError("supported only on values known at import: its inputs must be a constant")
         else:
-            results = OPERATORS[proto.op_type](node)
-        out = results if isinstance(results, (list, tuple)) else [results]
-        missing = [o for o in proto.output[len(out) :] if o]
+            results = listed(OPERATORS[proto.op_type](node))
+        missing = [o for o in proto.output[len(results) :] if o]
         if missing:
             raise GraphError(f"output {missing[0]!r} is used and has no translation")
-        return out
+        return results
 
     def _call(
         self, function: Definition, proto: NodeProto, values: Sequence[Given], scope: Scope, label: str
