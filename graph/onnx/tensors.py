@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.graph import ops
 from tilewright.graph.dtypes import FLOATS, SIZES, GraphError
-from tilewright.graph.expr import cast, const, select
+from tilewright.graph.expr import cast, const
 from tilewright.graph.folding import FOLD_LIMIT
 from tilewright.graph.graph import Tensor
 from tilewright.graph.onnx.context import Node, Result, dtype_name, operator
@@ -197,10 +197,8 @@ def _eye_like(n: Node) -> Result:
     if len(n.shape(0)) != 2:
         raise GraphError(f"expected a matrix; got shape {n.shape(0)}")
     dtype = n.dtype(0) if n.raw("dtype") is None else dtype_name(n.integer("dtype", 1))
-    k = n.integer("k", 0)
-    return n.graph.compute(
-        n.shape(0), lambda i, j: select((i + k).eq(j), const(1, dtype), const(0, dtype)), name="eye"
-    )  # fmt: skip
+    rows, columns = n.shape(0)
+    return ops.eye(n.graph, rows, columns, n.integer("k", 0), dtype)
 
 
 @operator("ConstantOfShape")
