@@ -10,6 +10,7 @@ import numpy as np
 import tilewright
 from benchmarks import common
 from tilewright.compiled import Port
+from tilewright.fixed import groups_of_a_call
 from tilewright.graph.graph import Graph
 from tilewright.graph.traverse import loads, variables
 from tilewright.runtime import random_input
@@ -48,7 +49,7 @@ def kernel_times(graph: Graph, target: tilewright.Target, executable: tilewright
     """Each distinct kernel on its own, hot, with the schedule that the model uses; the most costly first."""
     rows: dict[str, Row] = {}
     rng = np.random.default_rng(0)
-    for group, info in zip(fuse(graph, target), executable.compiled.kernels, strict=True):
+    for group, info in zip(groups_of_a_call(graph, fuse(graph, target)), executable.compiled.kernels, strict=True):
         w = group.workload
         if w.hash in rows:
             rows[w.hash]["runs"] += 1

@@ -10,36 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.graph.dtypes import SIZES, numpy_dtype
+from tilewright.graph.dtypes import SIZES
 from tilewright.graph.edits import eliminate_dead, rebuilt, retargeted
-from tilewright.graph.evaluate import evaluate_nodes
-from tilewright.graph.graph import Array, Graph
+from tilewright.graph.folding import Folding, fold_constants
+from tilewright.graph.graph import Graph
 from tilewright.graph.scaling import fold_scaling
 from tilewright.graph.simplify import simplify
 from tilewright.graph.stage import Node, Stage, View
 from tilewright.graph.views import absorb_unit_views, sink_views
-
-#: Results larger than this stay computed at run time.
-FOLD_LIMIT = 64 << 20
-
-
-def fold_constants(graph: Graph, limit: int = FOLD_LIMIT) -> Graph:
-    """Compute now what depends on constants only, rounding each result to its type once."""
-    constants = dict(graph.constants)
-    kept: list[Node] = []
-    for n in graph.nodes:
-        if n.type.nbytes <= limit and all(s in constants for s in n.sources):
-            values: dict[str, Array] = {}
-            for s in n.sources:
-                wide = constants[s].dtype.kind == "f"
-                values[s] = constants[s].astype(np.float64) if wide else constants[s]
-            evaluate_nodes([n], values)
-            with np.errstate(all="ignore"):
-                result = values[n.output].astype(numpy_dtype(n.type.dtype))
-            constants[n.output] = np.ascontiguousarray(result).reshape(n.type.shape)
-        else:
-            kept.append(n)
-    return eliminate_dead(rebuilt(graph, kept, constants))
 
 
 def common_subexpressions(graph: Graph) -> Graph:
@@ -67,8 +45,9 @@ def common_subexpressions(graph: Graph) -> Graph:
 
 def optimise(graph: Graph) -> Graph:
     """All passes, in the order that lets each see the result of the one before."""
-    clean = (simplify, fold_constants, common_subexpressions, absorb_unit_views)
-    for step in (eliminate_dead, fold_constants, *clean, fold_scaling, *clean, sink_views, *clean):
+    fold = Folding()
+    clean = (simplify, fold, common_subexpressions, absorb_unit_views)
+    for step in (eliminate_dead, fold, *clean, fold_scaling, *clean, sink_views, *clean):
         graph = step(graph)
     graph.clean = True
     return graph
@@ -88,3 +67,6 @@ def count(graph: Graph) -> dict[str, int]:
         "views": len(graph.nodes) - len(stages),
         "constant_bytes": sum(a.size * SIZES[a.dtype.name] for a in graph.constants.values()),
     }
+
+
+__all__ = ["common_subexpressions", "count", "fold_constants", "optimise", "prepared"]

@@ -17,7 +17,7 @@ from tilewright.graph.traverse import postorder, rewrite, substitute
 
 def simplify(graph: Graph) -> Graph:
     """Algebraic clean-up: ``x * 1``, ``x + 0``, stages that only copy, views of views, moves of moves, and
-    loads from constants whose elements are all equal."""
+    loads from tensors whose elements are all equal."""
     constants = graph.constants
     uniform = {c: v for c, a in constants.items() if (v := _uniform(a)) is not None}
     renamed: dict[str, str] = {}
@@ -31,10 +31,14 @@ def simplify(graph: Graph) -> Graph:
             source = made.get(n.source)
             if isinstance(source, View):
                 n = View(n.output, source.source, n.type, n.origin)
+            if n.source in uniform:
+                uniform[n.output] = uniform[n.source]
             if graph.types[n.source] == n.type:
                 renamed[n.output] = n.source
                 continue
         made[n.output] = n
+        if isinstance(n, Stage) and not n.reduce and isinstance(n.body, Const):
+            uniform[n.output] = n.body
     return eliminate_dead(rebuilt(graph, made.values(), constants, renamed))
 
 
@@ -90,6 +94,8 @@ def _rule(e: Expr) -> Expr:
         return a[0]
     if (e.kind == "mul" and _is(a[0], 1)) or (e.kind == "add" and _is(a[0], 0)):
         return a[1]
+    if e.dtype not in FLOATS and (settled := _settled(e)) is not None:
+        return settled
     if e.kind == "neg" and isinstance(a[0], Op) and a[0].kind == "neg":
         return a[0].args[0]
     if e.kind == "cast":
@@ -103,6 +109,22 @@ def _rule(e: Expr) -> Expr:
         if a[1] == a[2]:
             return a[1]
     return e
+
+
+def _settled(e: Op) -> Expr | None:
+    """What an operation on integers or booleans gives whatever one operand is. (For floating-point numbers there is no such: NaN
+    passes through.)"""
+    a = e.args
+    if len(a) != 2 or a[0].dtype in FLOATS:
+        return None
+    if e.kind in ("sub", "xor", "bitxor") and a[0] == a[1]:
+        return const(0, e.dtype)
+    for x in a:
+        if e.kind in ("mul", "and", "bitand") and _is(x, 0):
+            return const(0, e.dtype)
+        if e.kind == "or" and _is(x, 1):
+            return x
+    return None
 
 
 def _cast_constant(c: Const, e: Op) -> Expr:

@@ -12,15 +12,19 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tilewright.graph.expr import Const, Var
-from tilewright.graph.graph import MAX_DEPTH, Graph
-from tilewright.graph.ordered import Select
+            if (
+                s.ordered is not None
+                or not self._in_step(s, inside, first, rows=True)
+                or not _room(current, s)
+                or self._would_repeat(s, current)
+            ):
 from tilewright.graph.stage import Stage
 from tilewright.graph.storage import storage
 from tilewright.graph.traverse import depth, loads
 from tilewright.graph.workload import Workload, canonical
 from tilewright.schedules.target import Target
 from tilewright.search_space.attention_rule import attention_sketches
-from tilewright.search_space.prologue import is_cheap, is_contraction, is_move, is_padding
+from tilewright.search_space.prologue import is_cheap, is_contraction, is_move, is_padding, takes_work
 from tilewright.search_space.rows_rule import rows_sketches
 
 MAX_STAGES = 24
@@ -66,6 +70,7 @@ class _Fuser:
             for s in n.sources:
                 self.readers[s].append(n.output)
         self.taken: set[str] = set()
+        self.fixed = constant_tensors(graph)
 
     def run(self) -> list[Group]:
         groups: list[list[Stage]] = []
@@ -100,7 +105,15 @@ class _Fuser:
                 continue
             if not any(source in inside for source in s.sources):
                 continue
+<<<<<<< HEAD
             if s.ordered is not None or not self._in_step(s, inside, first, rows=True) or not _room(current, s):
+=======
+            if (
+                not self._in_step(s, inside, first, rows=True)
+                or len(current) >= MAX_STAGES
+                or self._would_repeat(s, current)
+            ):
+>>>>>>> h-onnx
                 return []
             if s.reducer is None and s.type.size > first.type.size:
                 return []
@@ -181,7 +194,7 @@ class _Fuser:
                 continue
             if s.reducer is not None and (not rows or s.ordered is not None or is_contraction(s)):
                 continue
-            if not self._in_step(s, inside, group[-1], rows):
+            if not self._in_step(s, inside, group[-1], rows) or self._would_repeat(s, current):
                 continue
             current.append(s)
             inside.add(s.output)
@@ -189,6 +202,11 @@ class _Fuser:
             if escaping == [s.output] and self._fits(current, rows, reductions):
                 best = list(current)
         return best
+
+    def _would_repeat(self, s: Stage, group: Sequence[Stage]) -> bool:
+        """Whether every call would compute anew, together with ``s``, what depends on no input and takes work: it runs once, when
+        the model is loaded, if it has a kernel of its own."""
+        return s.output not in self.fixed and any(t.output in self.fixed and takes_work(t) for t in group)
 
     def _escapes(self, tensor: str, inside: set[str]) -> bool:
         return tensor in self.graph.outputs or any(r not in inside for r in self.readers[tensor])

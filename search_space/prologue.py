@@ -66,10 +66,16 @@ def is_move(stage: Stage) -> bool:
     return stage.reducer is None and isinstance(stage.body, Load) and all(isinstance(i, Var) for i in stage.body.index)
 
 
+def takes_work(stage: Stage) -> bool:
+    """A reduction, or a map that computes functions or quotients."""
+    hard = (isinstance(e, Op) and (e.kind in MATHS or e.kind in ("pow", "div")) for e in walk(stage.body))
+    return stage.reducer is not None or any(hard)
+
+
 def is_cheap(stage: Stage) -> bool:
     """Few operations and no maths: recomputing it costs less than storing it."""
     nodes = list(walk(stage.body))
-    if any(isinstance(e, Op) and (e.kind in MATHS or e.kind in ("pow", "div", "select")) for e in nodes):
+    if takes_work(stage) or any(isinstance(e, Op) and e.kind == "select" for e in nodes):
         return False
     return sum(isinstance(e, Op) and e.dtype in FLOATS for e in nodes) <= 2
 

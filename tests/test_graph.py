@@ -118,7 +118,6 @@ def test_constants_fold_and_are_rounded_once() -> None:
     assert value.dtype == np.float32
     want = np.exp((random(4).astype(np.float64) / 3).astype(np.float32).astype(np.float64)).astype(np.float32)
     np.testing.assert_array_equal(value, want)
-    assert len(passes.fold_constants(g, limit=8).nodes) == 3
 
 
 def test_equal_stages_and_constants_are_shared() -> None:

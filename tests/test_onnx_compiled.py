@@ -13,7 +13,8 @@ import pytest
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
-from test_onnx_backend import EXCEPTIONS, failures, relevant_cases  # noqa: E402
+from onnx_node_tests import failures  # noqa: E402
+from test_onnx_backend import EXCEPTIONS, relevant_cases  # noqa: E402
 from tilewright.api import load  # noqa: E402
 from tilewright.compiler import compile_graph  # noqa: E402
 from tilewright.graph.graph import Graph  # noqa: E402

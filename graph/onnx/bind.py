@@ -1,15 +1,16 @@
-"""Binding the inputs of a model to fixed shapes."""
+"""Binding the inputs of a model to fixed shapes, or to values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tilewright.graph.dtypes import SIZES
-from tilewright.graph.graph import Graph, Tensor
+from tilewright.graph.graph import Array, Graph, Tensor
 from tilewright.graph.onnx.context import ImportFailure
+from tilewright.graph.onnx.values import given_value
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ValueInfoProto
@@ -18,37 +19,64 @@ _Dim = int | str
 
 
 def bind_inputs(
-    graph: Graph, proto: GraphProto, shapes: Mapping[str, Sequence[int]], initialized: set[str]
-) -> dict[str, Tensor]:
-    """Declare every input that has no initializer, with the shape of the model or of ``shapes``."""
-    wanted = [i for i in proto.input if i.name not in initialized]
-    unknown = sorted(set(shapes) - {i.name for i in wanted})
-    if unknown:
-        names = ", ".join(i.name for i in wanted) or "none"
-        raise ImportFailure(f"shape for unknown input {unknown[0]!r}: the model's inputs are {names}")
+    graph: Graph,
+    proto: GraphProto,
+    shapes: Mapping[str, Sequence[int]],
+    values: Mapping[str, object],
+    initialized: set[str],
+) -> dict[str, Tensor | Array]:
+    """Declare every input that has no initializer, with the shape of the model or of ``shapes``. An input of ``values`` is an array
+    of its type and shape instead, also where it has an initializer, which is a default."""
+    names = [i.name for i in proto.input]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise ImportFailure(f"input {twice[0]!r} is defined twice; every name has one definition")
+    wanted = [i for i in proto.input if i.name not in initialized or i.name in values]
+    _known_names("shape", shapes, [i.name for i in wanted])
+    _known_names("value", values, names)
     declared = {i.name: _dimensions(i) for i in wanted}
+    arrays = {
+        i.name: given_value(i, declared[i.name], values[i.name], shapes.get(i.name)) for i in wanted if i.name in values
+    }
+    bound = _bound(declared, {**shapes, **{n: a.shape for n, a in arrays.items()}}, arrays)
+    return {
+        i.name: arrays[i.name] if i.name in arrays else graph.input(i.name, bound[i.name], _dtype(i)) for i in wanted
+    }
+
+
+def _known_names(what: str, given: Iterable[str], names: Sequence[str]) -> None:
+    unknown = sorted(set(given) - set(names))
+    if unknown:
+        raise ImportFailure(
+            f"{what} for unknown input {unknown[0]!r}: the model's inputs are {', '.join(names) or 'none'}"
+        )
+
+
+def _bound(
+    declared: Mapping[str, tuple[_Dim, ...] | None], shapes: Mapping[str, Sequence[int]], arrays: Mapping[str, Array]
+) -> dict[str, tuple[int, ...]]:
+    """The shape of every input. Raises ImportFailure naming all that are not bound."""
     symbols = _symbols(declared, shapes)
     bound: dict[str, tuple[int, ...]] = {}
     unbound: list[str] = []
-    for i in wanted:
-        dims = declared[i.name]
-        if i.name in shapes:
-            bound[i.name] = _checked(i.name, dims, tuple(int(d) for d in shapes[i.name]))
+    for name, dims in declared.items():
+        if name in shapes:
+            bound[name] = _checked(name, dims, tuple(int(d) for d in shapes[name]), name in arrays)
         elif dims is None:
-            unbound.append(f"{i.name!r} has no shape: give one, for example --shape {i.name}=1,3,224,224")
+            unbound.append(f"{name!r} has no shape: give one, for example --shape {name}=1,3,224,224")
         else:
             full = [symbols.get(d, d) if isinstance(d, str) else d for d in dims]
             if any(isinstance(d, str) for d in full):
                 text = ", ".join(str(d) for d in dims)
                 example = ",".join(str(d) if isinstance(d, int) else "1" if k == 0 else "N" for k, d in enumerate(full))
-                unbound.append(f"{i.name!r} has dynamic dimensions [{text}]: bind them with --shape {i.name}={example}")
-            bound[i.name] = tuple(d for d in full if isinstance(d, int))
+                unbound.append(f"{name!r} has dynamic dimensions [{text}]: bind them with --shape {name}={example}")
+            bound[name] = tuple(d for d in full if isinstance(d, int))
     if unbound:
         raise ImportFailure("input " + "; input ".join(unbound))
     for name, shape in bound.items():
-        if 0 in shape:
+        if 0 in shape and name not in arrays:
             raise ImportFailure(f"input {name!r} has shape {shape}: an empty tensor has nothing to compute")
-    return {i.name: graph.input(i.name, bound[i.name], _dtype(i)) for i in wanted}
+    return bound
 
 
 def _dimensions(info: ValueInfoProto) -> tuple[_Dim, ...] | None:
@@ -87,7 +115,7 @@ def _symbols(declared: Mapping[str, tuple[_Dim, ...] | None], shapes: Mapping[st
     return {d: next(iter(sizes)) for d, sizes in seen.items() if len(sizes) == 1}
 
 
-def _checked(name: str, dims: tuple[_Dim, ...] | None, given: tuple[int, ...]) -> tuple[int, ...]:
+def _checked(name: str, dims: tuple[_Dim, ...] | None, given: tuple[int, ...], may_be_empty: bool) -> tuple[int, ...]:
     if dims is None:
         return given
     text = ", ".join(str(d) for d in dims)
@@ -96,6 +124,6 @@ def _checked(name: str, dims: tuple[_Dim, ...] | None, given: tuple[int, ...]) -
     for d, size in zip(dims, given, strict=True):
         if isinstance(d, int) and d != size:
             raise ImportFailure(f"input {name!r}: expected a shape that fits [{text}]; got {given}")
-        if size < 1:
+        if size < 1 and not may_be_empty:
             raise ImportFailure(f"input {name!r}: expected sizes of at least 1; got {given}")
     return given

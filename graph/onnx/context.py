@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.graph import ops
 from tilewright.graph.dtypes import SIZES, GraphError
+from tilewright.graph.folding import FOLD_LIMIT, computed_constant
 from tilewright.graph.graph import Array, Graph, Tensor
 
 if TYPE_CHECKING:
     from onnx import NodeProto
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
 
 Value = Tensor | Array
 Result = Value | Sequence[Value | None]
@@ -59,9 +63,30 @@ class Constants:
         if array.dtype.name not in SIZES:
             raise GraphError(f"{name or 'a constant'}: data type {array.dtype.name} is not supported; "
                              "convert the model to float32")  # fmt: skip
-        t = self.graph.constant(array, name or "const")
+        t = self._spread(array, name) if array.nbytes > FOLD_LIMIT else self.graph.constant(array, name or "const")
         self._made[id(array)] = (array, t)
         return t
+
+    def _spread(self, array: Array, name: str) -> Tensor:
+        """A large array: what is the same along a dimension (a broadcast view) is stored once and spread where it is used."""
+        once = tuple(
+            slice(0, 1) if step == 0 and d > 1 else slice(None)
+            for d, step in zip(array.shape, array.strides, strict=True)
+        )
+        return ops.expand(self.graph.constant(array[once], name or "const"), array.shape)
+
+    def known(self, tensor: Tensor) -> Array | None:
+        """The value of a tensor that depends on constants only: one that was too large to compute before it was asked for."""
+        return computed_constant(self.graph, tensor.name)
+
+    def small_inputs(self, tensor: Tensor) -> list[str]:
+        """The inputs that a tensor depends on, if all are so small that they may be numbers to choose by."""
+        found: set[str] = {tensor.name}
+        for n in reversed(self.graph.nodes):
+            if n.output in found:
+                found.update(n.sources)
+        names = [i for i in self.graph.inputs if i in found]
+        return names if all(self.graph.types[i].size <= 16 for i in names) else []
 
 
 class Node:
@@ -74,6 +99,10 @@ class Node:
         self.graph = constants.graph
         self._constants = constants
         self._attributes = {a.name: a for a in proto.attribute}
+
+    def within(self, constants: Constants) -> Node:
+        """The same node as a part of another graph."""
+        return Node(self.proto, self.inputs, self.opset, constants)
 
     def has(self, k: int) -> bool:
         """Whether input ``k`` is given."""
@@ -115,9 +144,14 @@ class Node:
     def known(self, k: int, what: str) -> Array:
         """Input ``k`` where it must be known at import."""
         v = self.value(k)
-        if isinstance(v, Tensor):
-            raise GraphError(f"input {k} ({what}) must be a constant; it is computed at run time")
-        return v
+        if not isinstance(v, Tensor):
+            return v
+        found = self._constants.known(v)
+        if found is None:
+            names = self._constants.small_inputs(v)
+            hint = f" from {', '.join(names)}: give {names[0]} a value (--value {names[0]}=…)" if names else ""
+            raise GraphError(f"input {k} ({what}) must be a constant; it is computed at run time{hint}")
+        return found
 
     def known_ints(self, k: int, what: str) -> list[int]:
         """Input ``k`` as integers known at import."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tilewright.graph.onnx.context import ImportFailure
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
+    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 
 def require_onnx() -> None:
@@ -22,10 +22,9 @@ def require_onnx() -> None:
 
 
 def read_model(source: str | os.PathLike[str] | ModelProto) -> ModelProto:
-    """The model of a path or of an object, with external data loaded and model-local functions inlined."""
+    """The model of a path or of an object, with external data loaded."""
     require_onnx()
     import onnx
-    from onnx import inliner
 
     if isinstance(source, onnx.ModelProto):
         model, path = source, None
@@ -37,47 +36,12 @@ def read_model(source: str | os.PathLike[str] | ModelProto) -> ModelProto:
         raise ImportFailure(f"{where}: not an ONNX model (it has no graph)")
     if not model.graph.output:
         raise ImportFailure(f"{where}: the graph has no outputs")
-    for tensor in _tensors(model.graph):
+    for tensor in (*_tensors(model.graph), *(t for f in model.functions for t in _node_tensors(f.node))):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             if path is None:
                 raise ImportFailure(f"tensor {tensor.name!r} is in an external file; import the model by its path")
             _load_external(tensor, path)
-    return inliner.inline_local_functions(model) if model.functions else model
-
-
-def expand_functions(model: ModelProto, supported: Container[str]) -> ModelProto:
-    """Replace unsupported nodes that the ONNX standard defines by simpler nodes with those."""
-    from onnx import defs, inliner, shape_inference
-
-    version = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
-    for _ in range(3):  # a definition may use another defined operator
-        found = set()
-        for node in model.graph.node:
-            known = node.domain not in ("", "ai.onnx") or node.op_type in supported
-            if known or not defs.has(node.op_type, version, ""):
-                continue
-            schema: Any = defs.get_schema(node.op_type, version, "")
-            if schema.has_function or schema.has_context_dependent_function:
-                found.add(("", node.op_type))
-        if not found:
-            break
-        try:
-            model = inliner.inline_selected_functions(_typed(model), sorted(found), inline_schema_functions=True)
-        except (RuntimeError, shape_inference.InferenceError):  # absent optional inputs, contradicting types
-            break
     return model
-
-
-def _typed(model: ModelProto) -> ModelProto:
-    """A copy in which every tensor's type is declared, which the expansion of some definitions needs."""
-    from onnx import ModelProto, helper, shape_inference
-
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    copy.graph.value_info.extend(
-        helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in copy.graph.initializer
-    )
-    return shape_inference.infer_shapes(copy)
 
 
 def _parse(path: Path) -> ModelProto:
@@ -100,7 +64,11 @@ def _parse(path: Path) -> ModelProto:
 
 def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
     yield from graph.initializer
-    for node in graph.node:
+    yield from _node_tensors(graph.node)
+
+
+def _node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    for node in nodes:
         for attribute in node.attribute:
             yield from _attribute_tensors(attribute)
 

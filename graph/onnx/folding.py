@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.graph.dtypes import GraphError
 from tilewright.graph.onnx.context import Node, dtype_name
 
 
@@ -54,6 +55,35 @@ def _cast(n: Node, x: Any) -> Any:
     return x.astype(dtype_name(n.integer("to", 0)))
 
 
+def _dequantize(n: Node, x: Any, scale: Any, zero: Any = None) -> Any:
+    """``(x - zero) * scale``: one scale for all of ``x``, for each position of an axis, or for each block along it."""
+    block = n.integer("block_size", 0)
+    wanted = n.integer("output_dtype", 0)
+    dtype = np.dtype(dtype_name(wanted)) if wanted else scale.dtype
+    if zero is not None and zero.shape != scale.shape:
+        raise GraphError(f"zero point: expected the scale's shape {scale.shape}; got {zero.shape}")
+
+    def spread(a: Any) -> Any:
+        if a.size == 1 and a.ndim < 2:
+            return a.reshape(())
+        axis = n.integer("axis", 1)
+        if not -x.ndim <= axis < x.ndim:
+            raise GraphError(f"axis: expected -{x.ndim}..{x.ndim - 1}; got {axis}")
+        axis %= x.ndim
+        if not block:
+            if a.shape != (x.shape[axis],):
+                raise GraphError(f"scale: expected a number or shape ({x.shape[axis]},); got {a.shape}")
+            return a.reshape([-1 if k == axis else 1 for k in range(x.ndim)])
+        blocks = tuple(-(-d // block) if k == axis else d for k, d in enumerate(x.shape))
+        if a.shape != blocks:
+            raise GraphError(f"scale: expected shape {blocks} for blocks of {block}; got {a.shape}")
+        return np.repeat(a, block, axis).take(range(x.shape[axis]), axis)
+
+    wide = np.float64 if x.dtype.name in ("int32", "uint32") else np.float32
+    centred = x.astype(wide) - (0 if zero is None else spread(zero).astype(wide))
+    return (centred * spread(scale).astype(wide)).astype(dtype)
+
+
 def _reduce(f: Callable[..., Any]) -> Callable[..., Any]:
     def run(n: Node, x: Any, *_: Any) -> Any:
         axes = n.axes()
@@ -74,7 +104,8 @@ FOLD: dict[str, Callable[..., Any]] = {
     "CastLike": lambda n, x, like: x.astype(like.dtype),
     "Concat": lambda n, *parts: np.concatenate(parts, n.integer("axis", 1)),
     "Equal": lambda n, a, b: np.equal(a, b),
-    "Expand": lambda n, x, _: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(n.known_ints(1, "shape")))).copy(),
+    "DequantizeLinear": _dequantize,
+    "Expand": lambda n, x, _: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(n.known_ints(1, "shape")))),
     "Gather": lambda n, x, i: np.take(x, i, axis=n.integer("axis", 0)),
     "Identity": lambda n, x: x,
     "NonZero": lambda n, x: np.array(np.nonzero(np.atleast_1d(x)), np.int64),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tilewright.graph import ops
-from tilewright.graph.dtypes import GraphError
+from tilewright.graph.dtypes import FLOATS, SIZES, GraphError
+from tilewright.graph.expr import cast, const
+from tilewright.graph.folding import FOLD_LIMIT
 from tilewright.graph.graph import Tensor
 from tilewright.graph.onnx.context import Node, Result, dtype_name, operator
 from tilewright.graph.ops.core import axis_number
@@ -193,9 +196,9 @@ def _top_k(n: Node) -> Result:
 def _eye_like(n: Node) -> Result:
     if len(n.shape(0)) != 2:
         raise GraphError(f"expected a matrix; got shape {n.shape(0)}")
-    rows, columns = n.shape(0)
     dtype = n.dtype(0) if n.raw("dtype") is None else dtype_name(n.integer("dtype", 1))
-    return np.eye(rows, columns, n.integer("k", 0)).astype(dtype)
+    rows, columns = n.shape(0)
+    return ops.eye(n.graph, rows, columns, n.integer("k", 0), dtype)
 
 
 @operator("ConstantOfShape")
@@ -207,7 +210,7 @@ def _constant_of_shape(n: Node) -> Result:
     shape = n.known_ints(0, "shape")
     if any(d < 0 for d in shape) or fill.size != 1:
         raise GraphError(f"expected sizes of at least 0 and one value; got {shape} and {fill.size} values")
-    return np.full(shape, fill.reshape(()), fill.dtype)
+    return np.broadcast_to(fill.reshape(()), shape)  # one element in memory, whatever the shape
 
 
 @operator("Range")
@@ -215,7 +218,14 @@ def _range(n: Node) -> Result:
     if n.known_number(2, "delta") == 0:
         raise GraphError("delta: expected a number other than 0")
     start, limit, delta = (n.known_number(k, what) for k, what in enumerate(("start", "limit", "delta")))
-    return np.asarray(np.arange(start, limit, delta, dtype=n.dtype(0)))
+    dtype = n.dtype(0)
+    size = max(0, math.ceil((limit - start) / delta))
+    if size * np.dtype(dtype).itemsize <= FOLD_LIMIT or dtype not in SIZES:
+        return np.asarray(np.arange(start, limit, delta, dtype=dtype))
+    wide = "float64" if dtype in FLOATS else "int64"
+    return n.graph.compute(
+        (size,), lambda i: cast(cast(i, wide) * const(delta, wide) + const(start, wide), dtype), name="range"
+    )  # fmt: skip
 
 
 @operator("Constant")

@@ -28,6 +28,7 @@ from tilewright.graph.ops.conv import (
     conv_transpose,
 )
 from tilewright.graph.ops.core import Operand
+from tilewright.graph.ops.einsum import einsum
 from tilewright.graph.ops.elementwise import (
     absolute,
     acos,
@@ -101,7 +102,6 @@ from tilewright.graph.ops.index import (
     trilu,
 )
 from tilewright.graph.ops.linalg import (
-    einsum,
     gemm,
     matmul,
 )

@@ -31,7 +31,9 @@ from tilewright.options import (
     STORE,
     TARGET,
     THREADS,
+    VALUE,
     parse_seconds,
+    refuse_bindings,
     reported,
     store_exists,
     target_of,
@@ -55,6 +57,7 @@ def main() -> None:
 @main.command("tune")
 @click.argument("model", type=click.Path())
 @SHAPE
+@VALUE
 @TARGET
 @THREADS
 @click.option(
@@ -80,6 +83,7 @@ def main() -> None:
 def tune_command(
     model: str,
     shapes: dict[str, tuple[int, ...]],
+    values: dict[str, list[bool | int | float]],
     target_name: str,
     threads: int | None,
     seconds: float,
@@ -94,7 +98,7 @@ def tune_command(
 ) -> None:
     """Tune MODEL (an ONNX file). The same command resumes; Ctrl-C keeps everything measured."""
     target = target_of(target_name, threads)
-    graph = load(model, shapes)
+    graph = load(model, shapes, values)
     with Store(store_path) as store, TuneDisplay() as display:
         result = tune(
             graph,
@@ -134,6 +138,7 @@ def _end_to_end(graph: Graph, target: Target, store: Store, policy: Policy) -> t
 @click.argument("model", type=click.Path())
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), help="Model file to write (.tw).")
 @SHAPE
+@VALUE
 @TARGET
 @THREADS
 @click.option(
@@ -151,6 +156,7 @@ def compile_command(
     model: str,
     output: str,
     shapes: dict[str, tuple[int, ...]],
+    values: dict[str, list[bool | int | float]],
     target_name: str,
     threads: int | None,
     on_miss: str,
@@ -162,7 +168,13 @@ def compile_command(
     target = target_of(target_name, threads)
     with Store(store_path, read_only=store_exists(store_path)) as store:
         compiled = compile_for(
-            model, target, store, shapes=shapes, on_miss=on_miss, policy=Policy(cache=cache, algorithms=algorithms)
+            model,
+            target,
+            store,
+            shapes=shapes,
+            values=values,
+            on_miss=on_miss,
+            policy=Policy(cache=cache, algorithms=algorithms),
         )
     save(compiled, output)
     covered, total = compiled.coverage()
@@ -170,13 +182,18 @@ def compile_command(
 
 
 def executable_of(
-    model: str, shapes: dict[str, tuple[int, ...]], threads: int | None, store_path: str | None
+    model: str,
+    shapes: dict[str, tuple[int, ...]],
+    values: dict[str, list[bool | int | float]],
+    threads: int | None,
+    store_path: str | None,
 ) -> Executable:
     """A ``.tw`` file as it is, or an ONNX file compiled on the fly from the records."""
     if model.endswith(".tw"):
+        refuse_bindings(model, shapes, values)
         return load_compiled(model)
     with Store(store_path, read_only=store_exists(store_path)) as store:
-        return compile_model(model, target_of("host", threads), store, shapes=shapes)
+        return compile_model(model, target_of("host", threads), store, shapes=shapes, values=values)
 
 
 @main.command("run")
@@ -184,6 +201,7 @@ def executable_of(
 @click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input (default: random values).")
 @click.option("--output-dir", type=click.Path(file_okay=False), help="Write the outputs there, one .npy each.")
 @SHAPE
+@VALUE
 @THREADS
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random inputs.")
 @STORE
@@ -193,12 +211,13 @@ def run_command(
     inputs: tuple[str, ...],
     output_dir: str | None,
     shapes: dict[str, tuple[int, ...]],
+    values: dict[str, list[bool | int | float]],
     threads: int | None,
     seed: int,
     store_path: str | None,
 ) -> None:
     """Run a compiled model (.tw) or an ONNX file once."""
-    executable = executable_of(model, shapes, threads, store_path)
+    executable = executable_of(model, shapes, values, threads, store_path)
     rng = np.random.default_rng(seed)
     arrays: dict[str, Any] = {p.name: random_input(p, rng) for p in executable.inputs}
     for text in inputs:
@@ -225,6 +244,7 @@ def run_command(
 @click.argument("model", type=click.Path())
 @click.option("--time", "seconds", default="2s", show_default=True, callback=parse_seconds, help="How long to measure.")
 @SHAPE
+@VALUE
 @THREADS
 @STORE
 @JSON
@@ -233,12 +253,13 @@ def bench_command(
     model: str,
     seconds: float,
     shapes: dict[str, tuple[int, ...]],
+    values: dict[str, list[bool | int | float]],
     threads: int | None,
     store_path: str | None,
     as_json: bool,
 ) -> None:
     """Time a compiled model (.tw) or an ONNX file: median of calls on the same arrays."""
-    executable = executable_of(model, shapes, threads, store_path)
+    executable = executable_of(model, shapes, values, threads, store_path)
     median = executable.time(seconds)
     covered, total = executable.compiled.coverage()
     if as_json:

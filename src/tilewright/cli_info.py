@@ -21,6 +21,7 @@ from tilewright.options import (
     STORE,
     TARGET,
     THREADS,
+    VALUE,
     reported,
     store_exists,
     target_of,
@@ -34,6 +35,7 @@ from tilewright.tuning_logs import Hit, Store, StoreError, export_jsonl, import_
 @click.command("best")
 @click.argument("model", type=click.Path())
 @SHAPE
+@VALUE
 @TARGET
 @THREADS
 @CACHE
@@ -44,6 +46,7 @@ from tilewright.tuning_logs import Hit, Store, StoreError, export_jsonl, import_
 def best_command(
     model: str,
     shapes: dict[str, tuple[int, ...]],
+    values: dict[str, list[bool | int | float]],
     target_name: str,
     threads: int | None,
     cache: str,
@@ -53,7 +56,7 @@ def best_command(
 ) -> None:
     """Show the best record of every kernel of MODEL, or why there is none (exit code 5 if any is missing)."""
     target = target_of(target_name, threads)
-    graph = load(model, shapes)
+    graph = load(model, shapes, values)
     rows: list[dict[str, Any]] = []
     with Store(store_path, read_only=store_exists(store_path)) as store:
         for task in extract(graph, target):

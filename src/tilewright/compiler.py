@@ -7,11 +7,12 @@ that says which field of the key differed).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilewright.arena import Block, plan
 from tilewright.compiled import Array, Compiled, KernelInfo, Port, Slot
+from tilewright.fixed import fixed_groups, report_fixed_outputs
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes import prepared
 from tilewright.graph.storage import storage
@@ -62,13 +63,19 @@ def compile_model(
         raise ValueError(f"on_miss: expected fallback, warn or error; got {on_miss!r}")
     graph = prepared(graph)
     groups = fuse(graph, target)
-    chosen = _choose(groups, target, lookup, on_miss, algorithms)
+    once, kept = fixed_groups(graph, groups, storage(graph))
+    report_fixed_outputs(graph, kept, storage(graph))
+    chosen = _choose([g for k, g in enumerate(groups) if k not in once], target, lookup, on_miss, algorithms)
+    for k in sorted(once):
+        if groups[k].workload.hash not in chosen:
+            schedule = default_for(groups[k].workload, target, algorithms).schedule
+            chosen[groups[k].workload.hash] = Choice(schedule, "default", "it runs once, when the model is loaded")
     kernels: dict[str, Built] = {}
     for g in groups:
         key = g.workload.hash
         if key not in kernels:
             kernels[key] = _build(g.workload, chosen, target, f"k{len(kernels)}", algorithms)
-    return _Linker(graph, target, groups, kernels, chosen).link()
+    return _Linker(graph, target, groups, kernels, chosen, once, kept).link()
 
 
 def _choose(
@@ -116,7 +123,14 @@ class _Linker:
     """Lays out memory and writes the function that calls the kernels in order."""
 
     def __init__(
-        self, graph: Graph, target: Target, groups: list[Group], kernels: dict[str, Built], chosen: dict[str, Choice]
+        self,
+        graph: Graph,
+        target: Target,
+        groups: list[Group],
+        kernels: dict[str, Built],
+        chosen: dict[str, Choice],
+        once: frozenset[int],
+        kept: Sequence[str],
     ) -> None:
         self.graph = graph
         self.target = target
@@ -127,6 +141,14 @@ class _Linker:
         self.constants: list[Array] = []
         self.constant_index: dict[str, int] = {}
         self.packed_bytes = 0
+        self.once = once
+        self.kept = {t: self._packed(graph.types[t].nbytes) for t in kept}
+
+    def _packed(self, nbytes: int) -> int:
+        """Room that lasts as long as the model."""
+        at = self.packed_bytes
+        self.packed_bytes += -(-(nbytes + 64) // 64) * 64
+        return at
 
     def base(self, tensor: str) -> str:
         """The tensor in whose storage ``tensor`` lies."""
@@ -144,8 +166,12 @@ class _Linker:
             name = f"k{list(self.kernels).index(g.workload.hash)}"
             pointer = f"%t{step}"
             line = f"  {pointer} = getelementptr inbounds ptr, ptr %table, i64 {len(slots)}"
-            calls += [line, f"  call void @{name}(ptr {pointer})"]
+            run = f"  call void @{name}(ptr {pointer})"
             prepares += [line, f"  call void @{name}.prepare(ptr {pointer})"]
+            if step in self.once:
+                prepares.append(run)
+            else:
+                calls += [line, run]
             slots += self._slots(step, g, built, offsets, direct)
         copy_text = self._copy_calls(copies, offsets, slots, calls)
         functions = "\n".join(
@@ -170,7 +196,7 @@ class _Linker:
                 for n, t in zip(self.graph.output_names, self.graph.outputs, strict=True)
             ),
             tuple(slots),
-            tuple(self._info(g) for g in self.groups),
+            tuple(self._info(g) for step, g in enumerate(self.groups) if step not in self.once),
             arena_bytes,
             self.packed_bytes,
             max((b.layout.thread_bytes for b in self.kernels.values()), default=0),
@@ -179,12 +205,13 @@ class _Linker:
         )
 
     def _output_copies(self) -> list[int]:
-        """Outputs that no kernel can write straight: an input, a constant, or a tensor that is another output already."""
+        """Outputs that no kernel of a call can write straight: an input, a constant, what is computed once, or a tensor that is
+        another output already."""
         seen: set[str] = set()
         out: list[int] = []
         for k, t in enumerate(self.graph.outputs):
             b = self.base(t)
-            if b in self.graph.inputs or b in self.graph.constants or b in seen:
+            if b in self.graph.inputs or b in self.graph.constants or b in self.kept or b in seen:
                 out.append(k)
             seen.add(b)
         return out
@@ -199,7 +226,8 @@ class _Linker:
         for step, g in enumerate(self.groups):
             first.setdefault(self.base(g.output), step)
             last[self.base(g.output)] = max(step, last.get(self.base(g.output), step))
-        blocks = [Block(t, self.graph.types[t].nbytes, step, last[t]) for t, step in first.items() if t not in outputs]
+        placed = outputs | set(self.kept)
+        blocks = [Block(t, self.graph.types[t].nbytes, step, last[t]) for t, step in first.items() if t not in placed]
         for step, g in enumerate(self.groups):
             built = self.kernels[g.workload.hash]
             sizes = dict(zip(built.layout.names, built.layout.nbytes, strict=True))
@@ -213,8 +241,7 @@ class _Linker:
         out: list[Slot] = []
         for n, nbytes in zip(built.layout.names, built.layout.nbytes, strict=True):
             if n in packed:
-                out.append(Slot("packed", self.packed_bytes))
-                self.packed_bytes += -(-(nbytes + 64) // 64) * 64
+                out.append(Slot("packed", self._packed(nbytes)))
             elif n in shared:
                 out.append(Slot("arena", offsets[f"{step}/{n}"]))
             else:
@@ -231,6 +258,8 @@ class _Linker:
             return Slot("constant", self.constant_index[t], place.offset)
         if t in self.graph.inputs:
             return Slot("input", self.graph.inputs.index(t), place.offset)
+        if t in self.kept:
+            return Slot("packed", self.kept[t] + place.offset)
         if t in direct:
             return Slot("output", direct[t], place.offset)
         return Slot("arena", offsets[t] + place.offset)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,39 @@ def parse_shapes(
     return out
 
 
+def parse_values(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, list[bool | int | float]]:
+    """``sr=16000`` or ``axes=1,2`` as a mapping; the importer gives the numbers the type and shape of the input."""
+    out: dict[str, list[bool | int | float]] = {}
+    for text in values:
+        name, sign, numbers = text.rpartition("=")
+        parsed = [_number(p.strip()) for p in numbers.split(",")]
+        if not sign or not name or None in parsed:
+            raise click.BadParameter(f"expected NAME=NUMBER,NUMBER,… (sr=16000, or true and false); got {text!r}")
+        if name in out:
+            raise click.BadParameter(f"input {name!r} is given twice")
+        out[name] = [p for p in parsed if p is not None]
+    return out
+
+
+def _number(text: str) -> bool | int | float | None:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return None
+
+
+def refuse_bindings(model: str, shapes: Mapping[str, object], values: Mapping[str, object]) -> None:
+    """Raise BadParameter for ``--shape`` or ``--value`` with a compiled model, whose inputs are bound already."""
+    if shapes or values:
+        raise click.BadParameter(f"--shape and --value are for ONNX files; {model} is compiled, with fixed inputs")
+
+
 def parse_seconds(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
     """``90``, ``90s``, ``5m`` or ``1.5h`` in seconds."""
     if text is None:
@@ -89,6 +122,14 @@ SHAPE = click.option(
     callback=parse_shapes,
     metavar="NAME=SIZES",
     help="Bind an input's shape: x=1,3,48,192.",
+)
+VALUE = click.option(
+    "--value",
+    "values",
+    multiple=True,
+    callback=parse_values,
+    metavar="NAME=NUMBERS",
+    help="Give an input a constant value: sr=16000. It is an input no more.",
 )
 TARGET = click.option(
     "--target", "target_name", default="host", show_default=True, help="Hardware target (see 'device')."

@@ -158,6 +158,8 @@ def random_input(port: Port, rng: np.random.Generator) -> Array:
 
 
 def _checked(port: Port, value: object) -> Array:
+    if isinstance(value, np.generic):
+        value = np.asarray(value)  # NumPy gives a scalar where an array of rank 0 is meant
     if not isinstance(value, np.ndarray):
         if not hasattr(value, "__dlpack__"):
             raise ModelError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.cost_model.prior import prior_ns
+from tilewright.fixed import groups_of_a_call
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes import prepared
 from tilewright.graph.workload import Workload
@@ -29,10 +30,11 @@ class Task:
 
 
 def extract(graph: Graph, target: Target) -> list[Task]:
-    """The tasks of a model, in order of first use."""
+    """The tasks of a model, in order of first use. What runs once, when the model is loaded, is none."""
     counts: dict[str, int] = {}
     first: dict[str, tuple[Workload, str]] = {}
-    for g in fuse(prepared(graph), target):
+    graph = prepared(graph)
+    for g in groups_of_a_call(graph, fuse(graph, target)):
         counts[g.workload.hash] = counts.get(g.workload.hash, 0) + 1
         first.setdefault(g.workload.hash, (g.workload, g.origin))
     return [Task(w, counts[h], origin) for h, (w, origin) in first.items()]
