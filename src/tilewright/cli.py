@@ -33,7 +33,7 @@ from tilewright.options import (
     THREADS,
     parse_seconds,
     reported,
-    store_exists,
+    store_to_read,
     target_of,
 )
 from tilewright.runtime import Executable, random_input
@@ -160,7 +160,7 @@ def compile_command(
 ) -> None:
     """Compile MODEL with the best records; nothing is measured."""
     target = target_of(target_name, threads)
-    with Store(store_path, read_only=store_exists(store_path)) as store:
+    with store_to_read(store_path) as store:
         compiled = compile_for(
             model, target, store, shapes=shapes, on_miss=on_miss, policy=Policy(cache=cache, algorithms=algorithms)
         )
@@ -175,7 +175,7 @@ def executable_of(
     """A ``.tw`` file as it is, or an ONNX file compiled on the fly from the records."""
     if model.endswith(".tw"):
         return load_compiled(model)
-    with Store(store_path, read_only=store_exists(store_path)) as store:
+    with store_to_read(store_path) as store:
         return compile_model(model, target_of("host", threads), store, shapes=shapes)
 
 

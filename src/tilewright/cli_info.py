@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -22,7 +21,7 @@ from tilewright.options import (
     TARGET,
     THREADS,
     reported,
-    store_exists,
+    store_to_read,
     target_of,
 )
 from tilewright.schedules.jit import llvm_version
@@ -55,7 +54,7 @@ def best_command(
     target = target_of(target_name, threads)
     graph = load(model, shapes)
     rows: list[dict[str, Any]] = []
-    with Store(store_path, read_only=store_exists(store_path)) as store:
+    with store_to_read(store_path) as store:
         for task in extract(graph, target):
             w = task.workload
             found = store.best(
@@ -108,9 +107,7 @@ def records_group() -> None:
 @reported
 def records_list(store_path: str | None, as_json: bool) -> None:
     """One line for each workload in the store."""
-    if store_path is not None and "://" not in store_path and not Path(store_path).is_file():
-        raise StoreError(f"no store at {store_path}: expected the file that 'tilewright tune --store' wrote")
-    with Store(store_path, read_only=store_exists(store_path)) as store:
+    with Store(store_path, read_only=True, missing_ok=store_path is None) as store:
         summary, path = store.summary(), store.path_text
     if as_json:
         click.echo(
@@ -146,7 +143,7 @@ def records_list(store_path: str | None, as_json: bool) -> None:
 @reported
 def records_path(store_path: str | None) -> None:
     """Where the records are kept."""
-    with Store(store_path, read_only=store_exists(store_path)) as store:
+    with Store(store_path, read_only=True, missing_ok=True) as store:
         click.echo(store.path_text)
 
 
@@ -156,7 +153,7 @@ def records_path(store_path: str | None) -> None:
 @reported
 def records_export(file: str, store_path: str | None) -> None:
     """Write all records to FILE as JSON Lines."""
-    with Store(store_path, read_only=store_exists(store_path)) as store:
+    with Store(store_path, read_only=True) as store:
         click.echo(f"{export_jsonl(store, file)} records to {file}")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -18,7 +17,7 @@ from tilewright.schedules.jit import CompileError
 from tilewright.schedules.steps import ScheduleError
 from tilewright.schedules.target import Target, TargetError
 from tilewright.tuner import TuneError
-from tilewright.tuning_logs import StoreError, default_path
+from tilewright.tuning_logs import Store, StoreError
 
 EXIT_USAGE, EXIT_NO_CANDIDATE, EXIT_CHECK, EXIT_MISS, EXIT_DEVICE, EXIT_INTERRUPTED = 2, 3, 4, 5, 6, 130
 
@@ -123,8 +122,9 @@ def target_of(name: str, threads: int | None) -> Target:
     return target if threads is None else target.with_threads(threads)
 
 
-def store_exists(store_path: str | None) -> bool:
-    """Whether the store is a file that is there already, so that reading it may be read-only."""
-    if store_path is not None and "://" in store_path:
-        return False
-    return (Path(store_path) if store_path is not None else default_path()).is_file()
+def store_to_read(store_path: str | None) -> Store:
+    """The store of ``--store`` for a command that only reads: nothing is made, and that there is no store yet is said once."""
+    store = Store(store_path, read_only=True, missing_ok=True)
+    if store.missing:
+        click.echo(f"note: there is no store at {store.path_text}, so there are no records", err=True)
+    return store
