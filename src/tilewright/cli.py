@@ -1,31 +1,35 @@
 """The command line. Results on stdout, progress on stderr; exit codes:
-0 ok, 2 usage or bad input, 3 no valid candidate, 4 a check failed (scripts under examples), 5 a record is missing, 6 the device is
-unavailable or too noisy, 130 interrupted (what was measured is kept)."""
+0 ok, 2 usage, bad input, or an output that cannot be written, 3 no valid candidate, 4 a check failed (scripts under examples),
+5 a record is missing, 6 the device is unavailable or too noisy, 130 interrupted (what was measured is kept), 141 nobody reads the
+output."""
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from tilewright import __version__
+from tilewright import __version__, signals
 from tilewright.api import compile as compile_model
 from tilewright.api import compile_for, load, records_lookup
+from tilewright.arrays import given_inputs, output_files, write_array
 from tilewright.cli_info import best_command, device_command, records_group
 from tilewright.compiled import save
 from tilewright.compiler import compile_graph
-from tilewright.display import TuneDisplay
+from tilewright.display import TuneDisplay, say
 from tilewright.graph.graph import Graph
 from tilewright.measure import Policy
 from tilewright.options import (
     ALGORITHMS,
     CACHE,
-    EXIT_INTERRUPTED,
+    EXIT_CLOSED_PIPE,
+    EXIT_NO_CANDIDATE,
+    EXIT_USAGE,
     JSON,
     SHAPE,
     STORE,
@@ -40,7 +44,7 @@ from tilewright.runtime import Executable, random_input
 from tilewright.runtime import load as load_compiled
 from tilewright.schedules.target import Target
 from tilewright.search_space.strategies import STRATEGIES
-from tilewright.tune_report import print_tuning, tuning_json
+from tilewright.tune_report import print_tuning, tuning_json, warn
 from tilewright.tuner import Budget, tune
 from tilewright.tuning_logs import Store
 
@@ -114,11 +118,14 @@ def tune_command(
             else _end_to_end(graph, target, store, Policy(cache=cache, algorithms=algorithms))
         )
     if as_json:
-        click.echo(json.dumps(tuning_json(result, ends, path)))
+        say(json.dumps(tuning_json(result, ends, path)))
     else:
         print_tuning(result, ends, path)
+    warn(result)
     if result.interrupted:
-        sys.exit(EXIT_INTERRUPTED)
+        sys.exit(signals.exit_code())
+    if result.fruitless:
+        sys.exit(EXIT_NO_CANDIDATE)
 
 
 def _end_to_end(graph: Graph, target: Target, store: Store, policy: Policy) -> tuple[float, float]:
@@ -166,7 +173,7 @@ def compile_command(
         )
     save(compiled, output)
     covered, total = compiled.coverage()
-    click.echo(f"{output}: {total} kernels, {covered} from records; arena {compiled.arena_bytes / 1e6:.1f} MB")
+    say(f"{output}: {total} kernels, {covered} from records; arena {compiled.arena_bytes / 1e6:.1f} MB")
 
 
 def executable_of(
@@ -201,24 +208,16 @@ def run_command(
     executable = executable_of(model, shapes, threads, store_path)
     rng = np.random.default_rng(seed)
     arrays: dict[str, Any] = {p.name: random_input(p, rng) for p in executable.inputs}
-    for text in inputs:
-        name, _, path = text.partition("=")
-        if name not in arrays or not path:
-            raise click.BadParameter(f"--input: expected NAME=FILE.npy with a name of {sorted(arrays)}; got {text!r}")
-        try:
-            arrays[name] = np.load(path, allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise click.BadParameter(f"--input {name}: cannot read {path}: {error}") from error
-    for port, value in zip(executable.outputs, executable.run(arrays), strict=True):
+    arrays |= given_inputs(inputs, list(arrays))
+    files = output_files(output_dir, [p.name for p in executable.outputs]) if output_dir is not None else []
+    outputs = executable.run(arrays)
+    for file, value in zip(files, outputs, strict=False):
+        write_array(file, value)
+    for port, value in zip(executable.outputs, outputs, strict=True):
         flat = value.astype(np.float64).ravel()
-        click.echo(
+        say(
             f"{port.name}: {port.dtype} {list(port.shape)}  mean {flat.mean():.6g}  min {flat.min():.6g}  max {flat.max():.6g}"
         )
-        if output_dir is not None:
-            folder = Path(output_dir)
-            folder.mkdir(parents=True, exist_ok=True)
-            safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in port.name)
-            np.save(folder / f"{safe}.npy", value)
 
 
 @main.command("bench")
@@ -242,7 +241,7 @@ def bench_command(
     median = executable.time(seconds)
     covered, total = executable.compiled.coverage()
     if as_json:
-        click.echo(
+        say(
             json.dumps(
                 {
                     "median_ms": median * 1e3,
@@ -253,7 +252,7 @@ def bench_command(
             )
         )
     else:
-        click.echo(
+        say(
             f"median {median * 1e3:.3f} ms, {executable.compiled.target.threads} threads, {covered}/{total} kernels tuned"
         )
 
@@ -261,5 +260,19 @@ def bench_command(
 for _command in (best_command, records_group, device_command):
     main.add_command(_command)
 
-if __name__ == "__main__":
-    main()
+
+def run() -> int:
+    """The program's command with its arguments; the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name in letters that the terminal lacks is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        ended = main(prog_name="tilewright", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return EXIT_USAGE
+    except click.Abort:
+        return signals.exit_code()
+    except SystemExit as end:  # 1 is click's answer to a closed pipe (of its help, say)
+        return EXIT_CLOSED_PIPE if end.code == 1 else int(end.code or 0)
+    return int(ended or 0)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tilewright.api import load
-from tilewright.display import print_table, time_text
+from tilewright.display import print_table, say, tell, time_text
 from tilewright.measure import Policy, measure_ceilings
 from tilewright.options import (
     ALGORITHMS,
@@ -76,7 +76,7 @@ def best_command(
                 row |= {"missing": list(found.reasons)}
             rows.append(row)
     if as_json:
-        click.echo(json.dumps(rows))
+        say(json.dumps(rows))
     else:
         print_table(
             "best records",
@@ -110,7 +110,7 @@ def records_list(store_path: str | None, as_json: bool) -> None:
     with Store(store_path, read_only=True, missing_ok=store_path is None) as store:
         summary, path = store.summary(), store.path_text
     if as_json:
-        click.echo(
+        say(
             json.dumps(
                 [
                     {
@@ -144,7 +144,7 @@ def records_list(store_path: str | None, as_json: bool) -> None:
 def records_path(store_path: str | None) -> None:
     """Where the records are kept."""
     with Store(store_path, read_only=True, missing_ok=True) as store:
-        click.echo(store.path_text)
+        say(store.path_text)
 
 
 @records_group.command("export")
@@ -154,11 +154,11 @@ def records_path(store_path: str | None) -> None:
 def records_export(file: str, store_path: str | None) -> None:
     """Write all records to FILE as JSON Lines."""
     with Store(store_path, read_only=True) as store:
-        click.echo(f"{export_jsonl(store, file)} records to {file}")
+        say(f"{export_jsonl(store, file)} records to {file}")
 
 
 @records_group.command("import")
-@click.argument("file", type=click.Path(dir_okay=False))
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @STORE
 @reported
 def records_import(file: str, store_path: str | None) -> None:
@@ -168,11 +168,11 @@ def records_import(file: str, store_path: str | None) -> None:
             report = import_jsonl(store, file)
         except OSError as error:
             raise StoreError(f"cannot read {file}: {error.strerror or error}") from error
-    click.echo(f"{report.added} added, {report.duplicates} known already, {report.quarantined} set aside")
+    say(f"{report.added} added, {report.duplicates} known already, {report.quarantined} set aside")
     if report.quarantined:
-        click.echo(f"bad lines are in {report.quarantine_path}", err=True)
+        tell(f"bad lines are in {report.quarantine_path}")
         for text in report.first_errors:
-            click.echo(f"  {text}", err=True)
+            tell(f"  {text}")
 
 
 @click.command("device")
@@ -195,7 +195,7 @@ def device_command(target_name: str, threads: int | None, ceilings: bool, as_jso
         }
         if measured is not None:
             data["ceilings"] = measured.to_dict()
-        click.echo(json.dumps(data))
+        say(json.dumps(data))
         return
     rows = [
         ("model", target.model),
@@ -210,8 +210,7 @@ def device_command(target_name: str, threads: int | None, ceilings: bool, as_jso
         rows += [(f"peak {k}", v) for k, v in measured.rows()]
     print_table(f"target {target.name}", ("", ""), rows)
     if measured is not None and (slow := measured.disturbed()):
-        click.echo(
+        tell(
             f"note: {target.threads} threads together were slower than one thread ({', '.join(slow)}): another program used a "
-            "core. Measure again when the machine is idle.",
-            err=True,
+            "core. Measure again when the machine is idle."
         )

@@ -1,8 +1,9 @@
-"""Files that appear whole or not at all: written beside their destination, and renamed once they are complete.
+"""Files that appear whole or not at all, and things on the disk that belong to a living process.
 
-A reader never sees half a file, and what was there before is kept until the new one is safe on the disk. The draft carries a lock
-for as long as its writer lives, so that the next writer to the same destination can tell the drafts of the dead from those of the
-living. What is no ordinary file (a pipe, ``/dev/stdout``) has nothing to be kept and is written straight.
+A file is written beside its destination and renamed once it is complete: a reader never sees half of it, and what was there before
+is kept until the new one is safe on the disk. Drafts carry a lock that the system releases when its holder dies, however it dies, so
+that what the dead have left can be told from what the living still use. What is no ordinary file (a pipe, ``/dev/stdout``) has nothing
+that could be kept, and is written straight.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 DRAFT = ".tilewright-draft-"
-"""How names of drafts begin; the name of the destination follows, as far as it fits."""
+"""How names of drafts begin; the beginning of the destination's name follows."""
 
 
 class WriteError(OSError):
@@ -28,34 +29,38 @@ class WriteError(OSError):
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A stream whose bytes become the file ``path`` if all goes well, and vanish otherwise.
 
-    Folders that are missing are not made. A file that is read-only is refused, and the permissions of one that is replaced are kept.
-    Raises WriteError if the file cannot be written, also for an OSError within the block that is about the stream.
+    The folder must be there. A file that is read-only is refused, and the permissions of one that is replaced are kept. Raises
+    WriteError if the file cannot be written; an OSError within the block counts as that. (A pipe that nobody reads any more is a
+    BrokenPipeError.)
     """
     destination = Path(path)
     try:
-        found = _stat(destination)
+        found = destination.stat() if destination.exists() else None
         if found is not None and stat.S_ISDIR(found.st_mode):
-            raise IsADirectoryError(None, "a folder is in its place; name a file")
+            raise IsADirectoryError(0, "expected the name of a file, got a folder")
         if found is not None and not stat.S_ISREG(found.st_mode):
             with destination.open("wb") as stream:
                 yield stream
             return
         if found is not None and not os.access(destination, os.W_OK):
-            raise PermissionError(None, "the file that is there is read-only")
+            raise PermissionError(0, "the file that is there is read-only")
         yield from _drafted(destination.resolve(), found)
-    except BrokenPipeError:
+    except (BrokenPipeError, WriteError):
         raise
     except OSError as error:
         raise WriteError(f"cannot write {destination}: {error.strerror or error}") from error
 
 
 def _drafted(destination: Path, replaced: os.stat_result | None) -> Iterator[BinaryIO]:
-    start = f"{DRAFT}{destination.name[:64]}-"
-    _remove_abandoned(destination.parent, start)
+    start = f"{DRAFT}{destination.name[:40]}-"
+    with os.scandir(destination.parent) as entries:
+        drafts = [Path(e) for e in entries if e.name.startswith(start) and e.is_file(follow_symlinks=False)]
+    for other in drafts:
+        if abandoned(other):
+            other.unlink(missing_ok=True)
     draft = destination.with_name(f"{start}{uuid.uuid4().hex[:12]}")
     try:
-        with draft.open("xb") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with claimed(draft) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -66,18 +71,29 @@ def _drafted(destination: Path, replaced: os.stat_result | None) -> Iterator[Bin
         draft.unlink(missing_ok=True)
 
 
-def _stat(path: Path) -> os.stat_result | None:
+def claimed(path: Path) -> BinaryIO:
+    """A new file that is locked by this process from the moment it has its name until the stream is closed or the process dies.
+
+    Where the file system has no locks the file is not locked, and never counts as abandoned. Raises OSError.
+    """
+    unnamed = path.with_name(f".tilewright-{uuid.uuid4().hex}")
+    stream = unnamed.open("xb")
     try:
-        return path.stat()
-    except FileNotFoundError:
-        return None
+        with contextlib.suppress(OSError):
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unnamed.rename(path)
+    except BaseException:
+        stream.close()
+        unnamed.unlink(missing_ok=True)
+        raise
+    return stream
 
 
-def _remove_abandoned(folder: Path, start: str) -> None:
-    """Remove drafts of writers that were killed. One without a lock may also be a moment old; its writer then fails to rename it
-    and says so, which two writers of one file must expect."""
-    with os.scandir(folder) as entries:
-        drafts = [e.path for e in entries if e.name.startswith(start) and e.is_file(follow_symlinks=False)]
-    for draft in drafts:
-        if abandoned(draft):
-            Path(draft).unlink(missing_ok=True)
+def abandoned(path: Path) -> bool:
+    """Whether a file that was made by :func:`claimed` has outlived its process. False for one that is not ours to open."""
+    try:
+        with path.open("r+b") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

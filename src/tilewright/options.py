@@ -9,17 +9,20 @@ from typing import Any
 
 import click
 
+from tilewright import signals
 from tilewright.compiled import ModelError
 from tilewright.compiler import MissError
+from tilewright.display import ClosedPipeError, tell
+from tilewright.files import WriteError
 from tilewright.graph.dtypes import GraphError
-from tilewright.measure import DeviceError
+from tilewright.measure import DeviceError, memory_text
 from tilewright.schedules.jit import CompileError
 from tilewright.schedules.steps import ScheduleError
-from tilewright.schedules.target import Target, TargetError
+from tilewright.schedules.target import MOST_THREADS, Target, TargetError
 from tilewright.tuner import TuneError
 from tilewright.tuning_logs import Store, StoreError
 
-EXIT_USAGE, EXIT_NO_CANDIDATE, EXIT_CHECK, EXIT_MISS, EXIT_DEVICE, EXIT_INTERRUPTED = 2, 3, 4, 5, 6, 130
+EXIT_USAGE, EXIT_NO_CANDIDATE, EXIT_CHECK, EXIT_MISS, EXIT_DEVICE, EXIT_CLOSED_PIPE = 2, 3, 4, 5, 6, 141
 
 _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (MissError, EXIT_MISS),
@@ -32,11 +35,12 @@ _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (ScheduleError, EXIT_USAGE),
     (CompileError, EXIT_DEVICE),
     (ImportError, EXIT_USAGE),
+    (WriteError, EXIT_USAGE),
 )
 
 
 def reported(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Known errors become one message and an exit code; anything else is a bug and keeps its traceback."""
+    """Known errors and interrupts become one message and an exit code; anything else is a bug and keeps its traceback."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -44,8 +48,15 @@ def reported(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(*args, **kwargs)
         except tuple(kind for kind, _ in _EXIT_CODES) as error:
             code = next(c for kind, c in _EXIT_CODES if isinstance(error, kind))
-            click.echo(f"error: {error}", err=True)
+            tell(f"error: {error}")
             sys.exit(code)
+        except MemoryError as error:
+            tell(f"error: not enough memory: {error or 'an allocation failed'}; {memory_text()}")
+            sys.exit(EXIT_USAGE)
+        except ClosedPipeError:
+            sys.exit(EXIT_CLOSED_PIPE)
+        except KeyboardInterrupt:
+            sys.exit(signals.exit_code())
 
     return wrapped
 
@@ -93,7 +104,9 @@ TARGET = click.option(
     "--target", "target_name", default="host", show_default=True, help="Hardware target (see 'device')."
 )
 THREADS = click.option(
-    "--threads", type=click.IntRange(1), help="Threads that kernels use (default: the target's cores)."
+    "--threads",
+    type=click.IntRange(1, MOST_THREADS),
+    help=f"Threads that kernels use, at most {MOST_THREADS} (default: the target's cores).",
 )
 STORE = click.option(
     "--store", "store_path", metavar="PATH|URL", help="Where records are kept (default: the user's data folder)."
@@ -126,5 +139,5 @@ def store_to_read(store_path: str | None) -> Store:
     """The store of ``--store`` for a command that only reads: nothing is made, and that there is no store yet is said once."""
     store = Store(store_path, read_only=True, missing_ok=True)
     if store.missing:
-        click.echo(f"note: there is no store at {store.path_text}, so there are no records", err=True)
+        tell(f"note: there is no store at {store.path_text}, so there are no records")
     return store
