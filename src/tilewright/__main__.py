@@ -13,6 +13,7 @@ EXIT_USAGE, EXIT_CLOSED_PIPE = 2, 141
 def main() -> int:
     """Run the command line on the program's arguments; the exit code."""
     signals.end_at_once()
+    _open_missing()
     try:
         from tilewright.cli import run
     except (ImportError, MemoryError, OSError) as error:
@@ -25,8 +26,19 @@ def main() -> int:
         if not signals.received():
             raise
         code = signals.exit_code()  # what an interrupt became on its way through other code
-    signals.end_at_once()
-    return _flushed(code)
+    code = _flushed(code)
+    signals.ignore()
+    return code
+
+
+def _open_missing() -> None:
+    """Give a program that was started without standard streams some that lead nowhere: else the next file it opens, a store say, would
+    get what is printed."""
+    for handle in (0, 1, 2):
+        try:
+            os.fstat(handle)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
 
 
 def _flushed(code: int) -> int:

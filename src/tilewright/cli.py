@@ -5,10 +5,12 @@ output."""
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
 import sys
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -21,7 +23,8 @@ from tilewright.arrays import given_inputs, output_files, write_array
 from tilewright.cli_info import best_command, device_command, records_group
 from tilewright.compiled import save
 from tilewright.compiler import compile_graph
-from tilewright.display import TuneDisplay, say
+from tilewright.display import TuneDisplay, say, tell
+from tilewright.files import refuse_unwritable
 from tilewright.graph.graph import Graph
 from tilewright.measure import Policy
 from tilewright.options import (
@@ -112,11 +115,12 @@ def tune_command(
             max_noise=max_noise,
         )
         path = store.path_text
-        ends = (
-            None
-            if result.interrupted
-            else _end_to_end(graph, target, store, Policy(cache=cache, algorithms=algorithms))
-        )
+        ends = None
+        if not result.interrupted:
+            try:
+                ends = _end_to_end(graph, target, store, Policy(cache=cache, algorithms=algorithms))
+            except KeyboardInterrupt:  # what the run found is told all the same
+                result = replace(result, interrupted=True, stopped="interrupted")
     if as_json:
         say(json.dumps(tuning_json(result, ends, path)))
     else:
@@ -167,6 +171,7 @@ def compile_command(
 ) -> None:
     """Compile MODEL with the best records; nothing is measured."""
     target = target_of(target_name, threads)
+    refuse_unwritable(output)
     with store_to_read(store_path) as store:
         compiled = compile_for(
             model, target, store, shapes=shapes, on_miss=on_miss, policy=Policy(cache=cache, algorithms=algorithms)
@@ -273,6 +278,11 @@ def run() -> int:
         return EXIT_USAGE
     except click.Abort:
         return signals.exit_code()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT):
+            raise
+        tell(f"error: cannot write the output: {error.strerror}")  # of click's own: its help
+        return EXIT_USAGE
     except SystemExit as end:  # 1 is click's answer to a closed pipe (of its help, say)
         return EXIT_CLOSED_PIPE if end.code == 1 else int(end.code or 0)
     return int(ended or 0)

@@ -10,6 +10,7 @@ import click
 
 from tilewright.api import load
 from tilewright.display import print_table, say, tell, time_text
+from tilewright.files import refuse_unwritable
 from tilewright.measure import Policy, measure_ceilings
 from tilewright.options import (
     ALGORITHMS,
@@ -153,6 +154,7 @@ def records_path(store_path: str | None) -> None:
 @reported
 def records_export(file: str, store_path: str | None) -> None:
     """Write all records to FILE as JSON Lines."""
+    refuse_unwritable(file)
     with Store(store_path, read_only=True) as store:
         say(f"{export_jsonl(store, file)} records to {file}")
 

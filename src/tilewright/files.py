@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import stat
 import uuid
@@ -34,21 +35,43 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     BrokenPipeError.)
     """
     destination = Path(path)
+    refuse_unwritable(destination)
+    try:
+        found = destination.stat() if destination.exists() else None
+        if found is None or stat.S_ISREG(found.st_mode):
+            yield from _drafted(destination.resolve(), found)
+        else:
+            whole = io.BytesIO()
+            yield whole
+            destination.write_bytes(whole.getbuffer())
+    except (BrokenPipeError, WriteError):
+        raise
+    except OSError as error:
+        raise _failure(destination, error) from error
+
+
+def refuse_unwritable(path: str | os.PathLike[str]) -> None:
+    """Raise WriteError for a place that :func:`replacing` could not write to: before the work whose result is to go there."""
+    destination = Path(path)
     try:
         found = destination.stat() if destination.exists() else None
         if found is not None and stat.S_ISDIR(found.st_mode):
             raise IsADirectoryError(0, "expected the name of a file, got a folder")
-        if found is not None and not stat.S_ISREG(found.st_mode):
-            with destination.open("wb") as stream:
-                yield stream
-            return
         if found is not None and not os.access(destination, os.W_OK):
             raise PermissionError(0, "the file that is there is read-only")
-        yield from _drafted(destination.resolve(), found)
-    except (BrokenPipeError, WriteError):
-        raise
+        folder = destination.resolve().parent
+        if not folder.is_dir():
+            raise NotADirectoryError(0, f"there is no folder {folder}")
+        if (found is None or stat.S_ISREG(found.st_mode)) and not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(
+                0, f"its folder {folder} is read-only (a file is written beside its destination and renamed)"
+            )
     except OSError as error:
-        raise WriteError(f"cannot write {destination}: {error.strerror or error}") from error
+        raise _failure(destination, error) from error
+
+
+def _failure(destination: Path, error: OSError) -> WriteError:
+    return WriteError(f"cannot write {destination}: {error.strerror or error}")
 
 
 def _drafted(destination: Path, replaced: os.stat_result | None) -> Iterator[BinaryIO]:

@@ -1,6 +1,6 @@
 """What Ctrl-C (and being told to end, or losing the terminal) does to the command line.
 
-While the program starts or ends, a signal ends it at once: nothing has begun, or all is done. A command is interrupted by an exception,
+While the program starts, a signal ends it at once: nothing has begun. A command is interrupted by an exception,
 so that files are whole, workers end and what was measured is shown. A second signal ends the program at once, also where the first one
 waits for machine code to return (a thread of its own looks for signals): nothing that was measured is lost by that, workers end with
 their parent, and what a killed run leaves on the disk is removed by the next one. The exit code is 128 and the number of the first
@@ -18,6 +18,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NOTE = b"\ninterrupted: ending what was begun (once more: at once)\n"
 _SHOW_CURSOR = b"\x1b[?25h"
 _received: list[int] = []
+
+
+class Interrupted(KeyboardInterrupt):
+    """The first signal. A class of its own, because where a plain KeyboardInterrupt passes code that is run from text, Python remembers
+    to end by SIGINT, whatever becomes of it."""
 
 
 def exit_code() -> int:
@@ -38,7 +43,7 @@ def end_at_once() -> None:
 
 
 def interrupt_once() -> None:
-    """From now on the first signal raises KeyboardInterrupt, and the second one ends the program."""
+    """From now on the first signal raises Interrupted, and the second one ends the program."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -46,6 +51,12 @@ def interrupt_once() -> None:
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
+
+
+def ignore() -> None:
+    """From now on signals do nothing: all is done, and the exit code is decided."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _watch(reader: int) -> None:
@@ -75,8 +86,8 @@ def _tell(text: bytes) -> None:
 def _interrupt(number: int, _frame: FrameType | None) -> None:
     if not _received:
         _received.append(number)
-        raise KeyboardInterrupt
+        raise Interrupted
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
-    os._exit(_received[0] + 128 if _received else 128 + number)
+    os._exit(128 + number)
