@@ -56,7 +56,7 @@ def shortage(needs: Mapping[str, int]) -> str | None:
     if total <= limit.nbytes:
         return None
     parts = ", ".join(f"{bytes_text(n)} for {what}" for what, n in needs.items() if n * 20 >= total)
-    return f"needs {bytes_text(total)} of memory ({parts}), more than the {limit} that it may have here"
+    return f"needs {bytes_text(total)} of memory ({parts}), more than it may have here: {limit}"
 
 
 def _machine() -> MemoryLimit:

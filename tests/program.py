@@ -57,8 +57,10 @@ def interrupted(
     number: signal.Signals = signal.SIGINT,
     env: Mapping[str, str] | None = None,
     ignored: bool = False,
+    after: str = "",
 ) -> tuple[int, str, str]:
-    """Start the program and send it a signal after each delay in seconds; its exit code, stdout and stderr."""
+    """Start the program (which has the signal ``ignored`` or not) and send it the signal after each delay in seconds, counted from when
+    ``after`` was on stderr; its exit code, stdout and stderr."""
     process = subprocess.Popen(
         command(*args),
         stdout=subprocess.PIPE,
@@ -68,9 +70,13 @@ def interrupted(
         preexec_fn=lambda: signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL),
         start_new_session=True,
     )
+    assert process.stderr is not None
+    seen = ""
+    while after not in seen and (line := process.stderr.readline()):
+        seen += line
     for delay in delays:
         time.sleep(delay)
         if process.poll() is None:
             process.send_signal(number)
     out, err = process.communicate(timeout=120)
-    return process.returncode, out, err
+    return process.returncode, out, seen + err

@@ -25,7 +25,7 @@ def surroundings(folder: Path) -> dict[str, str]:
     return {"TMPDIR": str(folder / "tmp")}
 
 
-@pytest.mark.parametrize("delay", [0.15, 0.3, 0.5, 0.8, 1.3, 2.0, 4.0])
+@pytest.mark.parametrize("delay", [0.15, 0.3, 0.5, 0.8, 1.3, 2.0])
 def test_an_interrupt_at_any_moment_ends_with_130(tmp_path: Path, delay: float) -> None:
     """Imports, the search space, preflight, measuring."""
     code, _, err = interrupted(tune(tmp_path), [delay], env=surroundings(tmp_path))
@@ -34,21 +34,23 @@ def test_an_interrupt_at_any_moment_ends_with_130(tmp_path: Path, delay: float) 
     assert not [p for p in (tmp_path / "tmp").iterdir() if delay > 1]  # (while starting it ends at once)
 
 
-@pytest.mark.parametrize("delays", [(0.5, 0.01), (1.5, 0.01), (3.0, 0.0), (3.0, 0.05)])
-def test_a_second_interrupt_ends_at_once_with_130(tmp_path: Path, delays: tuple[float, ...]) -> None:
+@pytest.mark.parametrize(
+    ("after", "delays"), [("", (0.5, 0.01)), ("", (1.5, 0.01)), ("measured", (0.0, 0.0)), ("measured", (0.3, 0.05))]
+)
+def test_a_second_interrupt_ends_at_once_with_130(tmp_path: Path, after: str, delays: tuple[float, ...]) -> None:
     """Also while the first one is being seen to. What was measured is in the store."""
-    code, _, err = interrupted(tune(tmp_path), delays, env=surroundings(tmp_path))
+    code, _, err = interrupted(tune(tmp_path), delays, env=surroundings(tmp_path), after=after)
     assert code == 130, err
     assert "Traceback" not in err
-    if (tmp_path / "r.sqlite").exists():
-        with Store(tmp_path / "r.sqlite", read_only=True, missing_ok=True) as store:
-            assert store.count() == len(list(store.records()))
+    if after:
+        with Store(tmp_path / "r.sqlite", read_only=True) as store:
+            assert len(list(store.records())) > 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_being_told_to_end_is_an_interrupt_too(tmp_path: Path, number: signal.Signals) -> None:
     """128 and the number; what was measured is shown and kept; no temporary file stays."""
-    code, out, err = interrupted(tune(tmp_path), [5.0], number, env=surroundings(tmp_path))
+    code, out, err = interrupted(tune(tmp_path), [0.3], number, surroundings(tmp_path), after="1 measured")
     assert code == 128 + number, err
     assert "Traceback" not in err
     assert "(interrupted)" in out

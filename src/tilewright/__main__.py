@@ -15,7 +15,7 @@ def main() -> int:
     signals.end_at_once()
     _open_missing()
     try:
-        from tilewright.cli import run
+        from tilewright.program import run
     except (ImportError, MemoryError, OSError) as error:
         print(f"error: the program cannot start: {error or type(error).__name__}", file=sys.stderr)
         return EXIT_USAGE

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import MAGIC_PREFIX
 from numpy.typing import NDArray
 
 from tilewright.compiled import ModelError
@@ -20,16 +21,22 @@ LONGEST = 60
 def read_array(name: str, path: str) -> NDArray[Any]:
     """The array of a ``.npy`` file for the input ``name``. Raises ModelError for a file that holds none."""
     try:
+        with open(path, "rb") as stream:
+            if (start := stream.read(len(MAGIC_PREFIX))) != MAGIC_PREFIX:
+                raise ValueError(_what_it_is(start))
         found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, MemoryError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ModelError(
             f"input {name}: expected a .npy file, as numpy.save writes it; cannot read {path}: {why}"
         ) from error
-    if not isinstance(found, np.ndarray):
-        found.close()
-        raise ModelError(f"input {name}: expected a .npy file with one array; {path} is an archive of several")
-    return found
+    return np.asarray(found)
+
+
+def _what_it_is(start: bytes) -> str:
+    if start.startswith(b"PK"):
+        return "it is an archive; save the one array by itself"
+    return f"it begins with {start!r}" if start else "it is empty"
 
 
 def output_files(folder: str, names: Sequence[str]) -> list[Path]:

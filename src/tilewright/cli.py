@@ -5,8 +5,6 @@ output."""
 
 from __future__ import annotations
 
-import errno
-import io
 import json
 import logging
 import sys
@@ -21,23 +19,23 @@ from tilewright.api import compile as compile_model
 from tilewright.api import compile_for, load, records_lookup
 from tilewright.arrays import given_inputs, output_files, write_array
 from tilewright.cli_info import best_command, device_command, records_group
-from tilewright.compiled import save
+from tilewright.compiled import ModelError, save
 from tilewright.compiler import compile_graph
-from tilewright.display import TuneDisplay, say, tell
+from tilewright.display import TuneDisplay, say
 from tilewright.files import refuse_unwritable
 from tilewright.graph.graph import Graph
 from tilewright.measure import Policy
 from tilewright.options import (
     ALGORITHMS,
     CACHE,
-    EXIT_CLOSED_PIPE,
     EXIT_NO_CANDIDATE,
-    EXIT_USAGE,
     JSON,
+    SEED,
     SHAPE,
     STORE,
     TARGET,
     THREADS,
+    finite,
     parse_seconds,
     reported,
     store_to_read,
@@ -71,10 +69,11 @@ def main() -> None:
 @click.option(
     "--strategy", type=click.Choice(STRATEGIES), default="ranked", show_default=True, help="What proposes candidates."
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the search.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the search.")
 @click.option(
     "--max-noise",
     type=click.FloatRange(0, min_open=True),
+    callback=finite,
     default=1.0,
     show_default=True,
     help="Refuse a device on which a kernel differs from itself by more than this share (0.05: 5 %).",
@@ -186,6 +185,10 @@ def executable_of(
 ) -> Executable:
     """A ``.tw`` file as it is, or an ONNX file compiled on the fly from the records."""
     if model.endswith(".tw"):
+        if shapes or threads is not None:
+            raise ModelError(
+                f"{model} is compiled already, for its shapes and threads; give --shape and --threads to 'tilewright compile'"
+            )
         return load_compiled(model)
     with store_to_read(store_path) as store:
         return compile_model(model, target_of("host", threads), store, shapes=shapes)
@@ -197,7 +200,7 @@ def executable_of(
 @click.option("--output-dir", type=click.Path(file_okay=False), help="Write the outputs there, one .npy each.")
 @SHAPE
 @THREADS
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random inputs.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the random inputs.")
 @STORE
 @reported
 def run_command(
@@ -258,31 +261,9 @@ def bench_command(
         )
     else:
         say(
-            f"median {median * 1e3:.3f} ms, {executable.compiled.target.threads} threads, {covered}/{total} kernels tuned"
+            f"median {median * 1e3:.4g} ms, {executable.compiled.target.threads} threads, {covered}/{total} kernels tuned"
         )
 
 
 for _command in (best_command, records_group, device_command):
     main.add_command(_command)
-
-
-def run() -> int:
-    """The program's command with its arguments; the exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a name in letters that the terminal lacks is no reason to fail
-            stream.reconfigure(errors="backslashreplace")
-    try:
-        ended = main(prog_name="tilewright", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return EXIT_USAGE
-    except click.Abort:
-        return signals.exit_code()
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT):
-            raise
-        tell(f"error: cannot write the output: {error.strerror}")  # of click's own: its help
-        return EXIT_USAGE
-    except SystemExit as end:  # 1 is click's answer to a closed pipe (of its help, say)
-        return EXIT_CLOSED_PIPE if end.code == 1 else int(end.code or 0)
-    return int(ended or 0)

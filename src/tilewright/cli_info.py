@@ -164,7 +164,7 @@ def records_export(file: str, store_path: str | None) -> None:
 @STORE
 @reported
 def records_import(file: str, store_path: str | None) -> None:
-    """Add the records of FILE (JSON Lines). Bad lines are set aside and counted, never fatal."""
+    """Add the records of FILE (JSON Lines). Bad lines are set aside and counted; they are an error only if no line is good."""
     with Store(store_path) as store:
         try:
             report = import_jsonl(store, file)
@@ -172,9 +172,11 @@ def records_import(file: str, store_path: str | None) -> None:
             raise StoreError(f"cannot read {file}: {error.strerror or error}") from error
     say(f"{report.added} added, {report.duplicates} known already, {report.quarantined} set aside")
     if report.quarantined:
-        tell(f"bad lines are in {report.quarantine_path}")
+        tell(f"bad lines are in {report.quarantine_path}" if report.quarantine_path else "bad lines:")
         for text in report.first_errors:
             tell(f"  {text}")
+    if report.quarantined and not report.added + report.duplicates:
+        raise StoreError(f"no line of {file} is a record: expected a file that 'tilewright records export' wrote")
 
 
 @click.command("device")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ from tilewright.measure import DeviceError, memory_text
 from tilewright.schedules.jit import CompileError
 from tilewright.schedules.steps import ScheduleError
 from tilewright.schedules.target import MOST_THREADS, Target, TargetError
+from tilewright.search_space.strategy import LARGEST_SEED
 from tilewright.tuner import TuneError
 from tilewright.tuning_logs import Store, StoreError
 
@@ -37,6 +39,10 @@ _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (ImportError, EXIT_USAGE),
     (WriteError, EXIT_USAGE),
 )
+
+
+LONGEST_SIZE = 18
+"""Digits of a size: larger ones are no 64-bit numbers."""
 
 
 def reported(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,12 +75,23 @@ def parse_shapes(
     for text in values:
         name, sign, sizes = text.rpartition("=")
         parts = sizes.split(",") if sizes else []
-        if not sign or not name or not all(p.strip().isdecimal() and int(p) > 0 for p in parts):
+        if not sign or not name or not all(_is_size(p.strip()) for p in parts):
             raise click.BadParameter(f"expected NAME=SIZE,SIZE,… with sizes of at least 1 (x=1,3,48,192); got {text!r}")
         if name in out:
             raise click.BadParameter(f"input {name!r} is given twice")
         out[name] = tuple(int(p) for p in parts)
     return out
+
+
+def _is_size(text: str) -> bool:
+    return text.isdecimal() and len(text) <= LONGEST_SIZE and int(text) > 0
+
+
+def finite(_context: click.Context, _parameter: click.Parameter, value: float) -> float:
+    """A number that is one."""
+    if not math.isfinite(value):
+        raise click.BadParameter(f"expected a finite number; got {value}")
+    return value
 
 
 def parse_seconds(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
@@ -100,6 +117,7 @@ SHAPE = click.option(
     metavar="NAME=SIZES",
     help="Bind an input's shape: x=1,3,48,192.",
 )
+SEED = click.IntRange(0, LARGEST_SEED)
 TARGET = click.option(
     "--target", "target_name", default="host", show_default=True, help="Hardware target (see 'device')."
 )

@@ -57,10 +57,12 @@ def tune(
     - ``max_noise``: the largest difference of a kernel from itself that is accepted before the run, as a share (1.0 is 100 %).
 
     Raises TuneError if some task had no valid candidate at all; DeviceError if the device cannot measure, is another one than the
-    target, or is noisier than ``max_noise``; ModelError for a graph larger than the memory; ValueError for an unknown strategy;
-    StoreError if the store cannot be written.
+    target, or is noisier than ``max_noise``; ModelError for a graph larger than the memory; ValueError for an unknown strategy, or a
+    number out of range; StoreError if the store cannot be written.
     A KeyboardInterrupt ends the run early; the result then says ``interrupted``.
     """
+    if not max_noise > 0:
+        raise ValueError(f"max_noise: expected a share above 0; got {max_noise}")
     if runner is None:
         missing = missing_features(target, Target.host())
         if missing:
