@@ -76,7 +76,9 @@ def parse_shapes(
         name, sign, sizes = text.rpartition("=")
         parts = sizes.split(",") if sizes else []
         if not sign or not name or not all(_is_size(p.strip()) for p in parts):
-            raise click.BadParameter(f"expected NAME=SIZE,SIZE,… with sizes of at least 1 (x=1,3,48,192); got {text!r}")
+            raise click.BadParameter(
+                f"expected NAME=SIZE,SIZE,… with sizes of at least 1 and {LONGEST_SIZE} digits at most (x=1,3,48,192); got {shown!r}"
+            )
         if name in out:
             raise click.BadParameter(f"input {name!r} is given twice")
         out[name] = tuple(int(p) for p in parts)
