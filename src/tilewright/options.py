@@ -76,8 +76,10 @@ def parse_shapes(
         name, sign, sizes = text.rpartition("=")
         parts = sizes.split(",") if sizes else []
         if not sign or not name or not all(_is_size(p.strip()) for p in parts):
+            shown = text if len(text) < 100 else f"{text[:100]}…"
             raise click.BadParameter(
-                f"expected NAME=SIZE,SIZE,… with sizes of at least 1 and {LONGEST_SIZE} digits at most (x=1,3,48,192); got {shown!r}"
+                f"expected NAME=SIZE,SIZE,… with sizes of at least 1 and at most {LONGEST_SIZE} digits (x=1,3,48,192); "
+                f"got {shown!r}"
             )
         if name in out:
             raise click.BadParameter(f"input {name!r} is given twice")
