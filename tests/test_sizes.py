@@ -179,7 +179,7 @@ def test_numbers_that_are_none(tmp_path: Path) -> None:
     nan = float("nan")
     for arguments in ({"seconds": nan}, {"seconds": 0}, {"trials": 0}, {"trials": 1.5}, {"trials": True}):
         with pytest.raises(ValueError, match="budget"):
-            tilewright.Budget(**arguments)  # type: ignore[arg-type]
+            tilewright.Budget(**arguments)
     for seed in (-1, LARGEST_SEED + 1, 1.0, True):
         with pytest.raises(ValueError, match="seed: expected an integer from 0"):
             SearchConfig(seed=seed)  # type: ignore[arg-type]

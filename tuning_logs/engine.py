@@ -124,6 +124,8 @@ def _check_file(location: Location, path: Path, read_only: bool) -> None:
                 )
             path.parent.mkdir(parents=True, exist_ok=True)
             return
+        if not path.is_file():
+            raise StoreError(f"store {location.text}: expected a file, got a device or a pipe; give another path")
         with path.open("rb") as stream:
             start = stream.read(len(_HEADER))
     except OSError as error:
