@@ -8,6 +8,7 @@ import sys
 from tilewright import signals
 
 EXIT_USAGE, EXIT_CLOSED_PIPE = 2, 141
+"""As in ``options``, which is not imported yet."""
 
 
 def main() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -160,16 +161,17 @@ def records_export(file: str, store_path: str | None) -> None:
 
 
 @records_group.command("import")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.argument("file", type=click.Path(dir_okay=False))
 @STORE
 @reported
 def records_import(file: str, store_path: str | None) -> None:
     """Add the records of FILE (JSON Lines). Bad lines are set aside and counted; they are an error only if no line is good."""
-    with Store(store_path) as store:
-        try:
+    try:
+        Path(file).open("rb").close()  # before a store is made for what cannot be read
+        with Store(store_path) as store:
             report = import_jsonl(store, file)
-        except OSError as error:
-            raise StoreError(f"cannot read {file}: {error.strerror or error}") from error
+    except OSError as error:
+        raise StoreError(f"cannot read {file}: {error.strerror or error}") from error
     say(f"{report.added} added, {report.duplicates} known already, {report.quarantined} set aside")
     if report.quarantined:
         tell(f"bad lines are in {report.quarantine_path}" if report.quarantine_path else "bad lines:")
