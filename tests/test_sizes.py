@@ -94,6 +94,19 @@ def test_a_compiled_model_larger_than_the_memory(monkeypatch: pytest.MonkeyPatch
         tilewright.compile(doubled(513, 512), TARGET)
 
 
+def test_a_kernel_larger_than_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small inputs and outputs with a large tensor between them: refused before any kernel is built, by ``compile`` and ``tune``."""
+    graph = tilewright.Graph()
+    x, a, b = graph.input("x", (512, 4)), graph.input("a", (4, 100_000)), graph.input("b", (100_000, 4))
+    graph.output(ops.matmul(ops.matmul(x, a), b), "y")
+    monkeypatch.setattr(memory, "memory_limit", lambda: MemoryLimit(100_000_000, "a test"))
+    monkeypatch.setattr("tilewright.compiler.build", None)
+    with pytest.raises(tilewright.ModelError, match=r"needs 206 MB of memory \(206 MB for kernel .*a test"):
+        tilewright.compile(graph, TARGET)
+    with tilewright.Store(":memory:") as store, pytest.raises(tilewright.ModelError, match="for kernel"):
+        tilewright.tune(graph, TARGET, store, tilewright.Budget(trials=1))
+
+
 def test_other_machines_are_not_judged_by_this_ones_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "memory_limit", lambda: MemoryLimit(10, "a test"))
     compiled = tilewright.api.compile_for(doubled(1000, 64), Target.load("x86-64-v3"))

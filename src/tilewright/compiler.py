@@ -11,18 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright.arena import Block, plan
-from tilewright.compiled import Array, Compiled, KernelInfo, ModelError, Port, Slot
+from tilewright.compiled import Array, Compiled, KernelInfo, Port, Slot
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes import prepared
 from tilewright.graph.storage import storage
 from tilewright.graph.workload import Workload
-from tilewright.measure import shortage
+from tilewright.oversize import refuse_large_kernels, refuse_oversize
 from tilewright.runtime import MODEL, PREPARE, Executable
 from tilewright.schedules import jit
 from tilewright.schedules.kernel import Built, build
 from tilewright.schedules.lower import module
 from tilewright.schedules.steps import Schedule, ScheduleError, parse
-from tilewright.schedules.target import HOST, Target
+from tilewright.schedules.target import Target
 from tilewright.search_space.fusion import Group, fuse
 from tilewright.tasks import default_for
 
@@ -65,6 +65,7 @@ def compile_model(
     refuse_oversize(graph, target)
     graph = prepared(graph)
     groups = fuse(graph, target)
+    refuse_large_kernels(((g.origin, g.workload) for g in groups), target)
     chosen = _choose(groups, target, lookup, on_miss, algorithms)
     kernels: dict[str, Built] = {}
     for g in groups:
@@ -72,22 +73,6 @@ def compile_model(
         if key not in kernels:
             kernels[key] = _build(g.workload, chosen, target, f"k{len(kernels)}", algorithms)
     return _Linker(graph, target, groups, kernels, chosen).link()
-
-
-def refuse_oversize(graph: Graph, target: Target) -> None:
-    """Raise ModelError for a graph whose inputs, outputs and constants alone are more than this machine's memory, before any work is
-    done for it. Graphs for other machines are not judged."""
-    if target.name != HOST:
-        return
-    ports = [
-        *((f"input {n}", n) for n in graph.inputs),
-        *zip((f"output {n}" for n in graph.output_names), graph.outputs, strict=True),
-    ]
-    needs = {f"{what} of {'x'.join(map(str, graph.types[t].shape))}": graph.types[t].nbytes for what, t in ports}
-    needs["constants"] = sum(c.nbytes for c in graph.constants.values())
-    lacking = shortage(needs)
-    if lacking:
-        raise ModelError(f"the model {lacking}; give smaller shapes, or use a larger machine")
 
 
 def _choose(

@@ -13,11 +13,11 @@ from collections.abc import Iterable
 
 from tilewright.budget import Budget as Budget
 from tilewright.budget import choose
-from tilewright.compiler import refuse_oversize
 from tilewright.confirm import confirm
 from tilewright.graph.graph import Graph
 from tilewright.measure import DeviceError, LocalRunner, Policy
 from tilewright.measure.request import Runner
+from tilewright.oversize import refuse_large_kernels, refuse_oversize
 from tilewright.results import Event as Event
 from tilewright.results import Listener, TaskResult
 from tilewright.results import TuneError as TuneError
@@ -73,6 +73,8 @@ def tune(
             refuse_oversize(model, target)
     policy = policy or Policy()
     tasks = extract(model, target) if isinstance(model, Graph) else list(model)
+    if runner is None:
+        refuse_large_kernels(((t.origin, t.workload) for t in tasks), target)
     session = Session(tasks, target, store, budget or Budget(), strategy, seed, policy, listener)
     run = _Run(session, batch)
     if runner is not None:
