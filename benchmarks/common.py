@@ -38,6 +38,7 @@ from benchmarks.text import ms_text as ms_text
 from benchmarks.text import threads_text as threads_text
 from tilewright.compiled import Port
 from tilewright.display import TuneDisplay, print_table
+from tilewright.files import replacing
 from tilewright.graph.dtypes import numpy_dtype
 from tilewright.graph.graph import Graph
 from tilewright.measure import device_lock
@@ -226,9 +227,8 @@ def write_json(path: Path | None, data: Mapping[str, Any]) -> None:
     """Replace a JSON file as a whole; nothing for no path."""
     if path is None:
         return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    with replacing(path) as stream:
+        stream.write((json.dumps(data, indent=1) + "\n").encode())
 
 
 def show_table(title: str, headers: Sequence[str], cells: Sequence[Sequence[str]], as_markdown: bool) -> None:

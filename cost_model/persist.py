@@ -9,7 +9,6 @@ import io
 import json
 import os
 import struct
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from tilewright.cost_model.ranker import (
     XGBoostRanker,
 )
 from tilewright.cost_model.schema import FeatureSchema
+from tilewright.files import replacing
 
 FORMAT = 1
 META = "meta.json"
@@ -170,13 +170,5 @@ def _corrupt(path: Path, why: str) -> ModelFileError:
 
 def _write_atomically(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        file.write(content)

@@ -19,6 +19,12 @@ from tilewright.graph.traverse import loads, variables
 REDUCERS = ("sum", "prod", "max", "min")
 
 
+LARGEST_BYTES = 1 << 47
+"""Of a tensor: what a process can address on common 64-bit machines (128 TiB)."""
+MOST_POINTS = 1 << 53
+"""Of a stage: so many are counted exactly everywhere, and take a machine days."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorType:
     """Shape and data type. Sizes are positive ints: dynamic dimensions are bound before a graph is built."""
@@ -34,6 +40,11 @@ class TensorType:
                     f"tensor shape {self.shape}: expected sizes of at least 1; got {d!r} (zero-size tensors have nothing "
                     "to compute and are not supported)"
                 )
+        if self.nbytes > LARGEST_BYTES:
+            raise GraphError(
+                f"tensor shape {self.shape}: expected at most {LARGEST_BYTES} bytes (what a process can address); got "
+                f"{self.nbytes} bytes of {self.dtype}"
+            )
 
     @property
     def size(self) -> int:
@@ -85,6 +96,11 @@ class Stage:
         for n, extent in self.axes + self.reduce:
             if extent < 1:
                 raise GraphError(f"stage {self.output}: expected an extent of at least 1 for axis {n}; got {extent}")
+        if self.points > MOST_POINTS:
+            raise GraphError(
+                f"stage {self.output}: expected at most {MOST_POINTS} points (the product of all extents); got {self.points} "
+                f"({' x '.join(str(e) for _, e in self.axes + self.reduce)})"
+            )
         if bool(self.reduce) != (self.reducer is not None):
             raise GraphError(f"stage {self.output}: expected a reducer exactly when there are reduction axes")
         if isinstance(self.reducer, Scan | Select):

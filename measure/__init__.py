@@ -3,6 +3,9 @@
 from tilewright.measure.ceilings import Ceilings as Ceilings
 from tilewright.measure.ceilings import measure_ceilings as measure_ceilings
 from tilewright.measure.lock import device_lock as device_lock
+from tilewright.measure.memory import bytes_text as bytes_text
+from tilewright.measure.memory import memory_text as memory_text
+from tilewright.measure.memory import shortage as shortage
 from tilewright.measure.outcome import STATUSES as STATUSES
 from tilewright.measure.outcome import Outcome as Outcome
 from tilewright.measure.policy import Policy as Policy

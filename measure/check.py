@@ -9,6 +9,7 @@ not change, and nothing outside the buffers may be written.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -156,9 +157,10 @@ class Reference:
         file = self._file(kind)
         if file is not None:
             part = file.with_suffix(f".{os.getpid()}.part")
-            with part.open("wb") as stream:
-                np.save(stream, expected, allow_pickle=False)
-            part.replace(file)
+            with contextlib.suppress(OSError):  # it spares other workers the work: without room for it, they do it
+                with part.open("wb") as stream:
+                    np.save(stream, expected, allow_pickle=False)
+                part.replace(file)
 
     # ------------------------------------------------------------ one candidate
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import platformdirs
 
+from tilewright.measure.request import DeviceError
+
 
 def lock_path() -> Path:
     """The lock of this machine: in the user's cache folder, or among temporary files where that is not
@@ -22,6 +24,8 @@ def lock_path() -> Path:
     """
     name = "".join(c if c.isalnum() else "-" for c in platform.node()) or "host"
     folder = Path(platformdirs.user_cache_dir("tilewright"))
+    if not folder.is_absolute():  # a user without a home folder
+        return Path(tempfile.gettempdir()) / f"device-{name}.lock"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -31,12 +35,22 @@ def lock_path() -> Path:
     return folder / f"device-{name}.lock"
 
 
+def _opened(file: Path) -> int:
+    """A handle of the lock file. Among temporary files it may be another user's, who may not be written to, but shared."""
+    try:
+        if file.exists():
+            return os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(file, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise DeviceError(f"lock of the device: expected a file that can be opened; got: {error}") from error
+
+
 @contextmanager
 def device_lock(path: Path | None = None) -> Iterator[float]:
-    """Hold the device; the value is the seconds waited for it. Raises OSError if the file cannot be made."""
+    """Hold the device; the value is the seconds waited for it. Raises DeviceError if the file cannot be made."""
     file = path or lock_path()
     start = time.monotonic()
-    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    handle = _opened(file)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield time.monotonic() - start

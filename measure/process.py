@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final, final
+from typing import IO, Final, final
 
 from tilewright.measure.messages import Decoder, Message, MessageError, encode
 from tilewright.measure.request import DeviceError
@@ -52,7 +52,7 @@ class WorkerProcess:
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], greeting: Message) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill()
+        self._errors = _error_file()
         self._decoder = Decoder()
         self.alive = True
         try:
@@ -171,6 +171,16 @@ class WorkerProcess:
             assert stream is not None
             with contextlib.suppress(OSError):  # a full pipe to a dead process
                 stream.close()
+
+
+def _error_file() -> IO[bytes]:
+    """Where a worker's complaints go; closed by :meth:`WorkerProcess.kill`."""
+    try:
+        return tempfile.TemporaryFile()
+    except OSError as error:
+        raise DeviceError(
+            f"worker: expected room for temporary files; got: {error}; set TMPDIR to a folder that can be written"
+        ) from error
 
 
 def environment(parent: Mapping[str, str], threads: int) -> dict[str, str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any, Final, Self, final
 
 from tilewright.measure.job import Job
 from tilewright.measure.lock import device_lock
+from tilewright.measure.memory import worker_bytes
 from tilewright.measure.messages import Message
 from tilewright.measure.outcome import Outcome
 from tilewright.measure.policy import Policy
@@ -20,6 +19,7 @@ from tilewright.measure.pool import Pool
 from tilewright.measure.preflight import tiny_workload
 from tilewright.measure.process import WorkerCrash, WorkerTimeout, command
 from tilewright.measure.request import DeviceError, Request
+from tilewright.measure.scratch import Scratch
 from tilewright.measure.stages import REFERENCE_S, Stages
 from tilewright.measure.timing import Pair
 from tilewright.schedules.target import Target
@@ -34,9 +34,9 @@ class LocalRunner:
 
     ``workers_for_build`` candidates are built side by side; checks and timings always run one at a time, and
     timings only while the lock of the machine is held. ``memory_bytes`` limits a worker's address space
-    (default: 80 % of the memory of the machine), ``cpus`` pins workers, ``lock_file`` replaces the machine's,
-    ``worker_module`` names another module whose ``main()`` is the worker's program. Use it in a ``with``
-    statement, or call :meth:`close`. Not thread-safe.
+    (default: 80 % of the memory of the machine or of the control group, and never more than this process may have),
+    ``cpus`` pins workers, ``lock_file`` replaces the machine's, ``worker_module`` names another module whose
+    ``main()`` is the worker's program. Use it in a ``with`` statement, or call :meth:`close`. Not thread-safe.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class LocalRunner:
         self.policy = policy or Policy()
         self._target_json = target.to_json()
         self._closed = False
-        self._folder = tempfile.TemporaryDirectory(prefix="tilewright-")
+        self._scratch = Scratch()
         greeting: Message = {
             "target": self._target_json,
-            "memory": memory_bytes if memory_bytes is not None else int(0.8 * _physical_bytes()),
+            "memory": worker_bytes() if memory_bytes is None else memory_bytes,
             "cpus": list(cpus),
-            "folder": self._folder.name,
+            "folder": str(self._scratch.path),
         }
         self._pool = Pool(workers_for_build, command(worker_module), target.threads, greeting)
         self._numbers = itertools.count(1)
@@ -83,7 +83,7 @@ class LocalRunner:
         afterwards."""
         self._closed = True
         self._pool.close()
-        self._folder.cleanup()
+        self._scratch.close()
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -227,7 +227,3 @@ class LocalRunner:
             except (WorkerTimeout, WorkerCrash) as error:
                 raise DeviceError(f"{what}; got: {error}") from error
         return {k: v for k, v in answer.items() if k not in ("status", "error", "resident")}
-
-
-def _physical_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

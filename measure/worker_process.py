@@ -36,10 +36,18 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def limit_address_space(wanted: int) -> int:
+    """Limit this process to ``wanted`` bytes of address space, or to what a tighter limit that it has already allows; the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    allowed = min([wanted, *(n for n in (soft, hard) if n != resource.RLIM_INFINITY)])
+    resource.setrlimit(resource.RLIMIT_AS, (allowed, allowed))
+    return allowed
+
+
 def serve(worker_type: type[Worker]) -> None:
     """Answer messages from standard input on standard output until it ends. The first message is the
-    greeting, with the ``target``, the parent's process ``id``, ``memory`` (a limit in bytes) and a
-    ``folder``."""
+    greeting, with the ``target``, the parent's process ``id``, ``memory`` (a limit in bytes, 0 for none)
+    and a ``folder``."""
     answers = os.dup(1)
     os.dup2(2, 1)  # what anything here prints must not end up between the answers
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner decides when a worker ends
@@ -48,8 +56,7 @@ def serve(worker_type: type[Worker]) -> None:
     if greeting is None:
         return
     die_with_parent(greeting["parent"])
-    if greeting["memory"]:
-        resource.setrlimit(resource.RLIMIT_AS, (greeting["memory"], greeting["memory"]))
+    memory = limit_address_space(greeting["memory"]) if greeting["memory"] else 0
     if greeting["cpus"]:
         os.sched_setaffinity(0, greeting["cpus"])
     folder = Path(greeting["folder"]) if greeting["folder"] else None
@@ -62,7 +69,7 @@ def serve(worker_type: type[Worker]) -> None:
             # the process is of no use any more: the runner replaces it
             _write(
                 answers,
-                {"status": "crash", "error": f"out of memory (limit: {greeting['memory']} bytes): {error}"},
+                {"status": "crash", "error": f"out of memory (limit: {memory} bytes): {error}"},
             )
             return
         _write(answers, {**answer, "resident": resident_bytes()})

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.schedules import jit
-from tilewright.schedules.target import Target
+from tilewright.schedules.target import Target, TargetError
 
 RUN = "tw_parallel"
 """``void tw_parallel_N(ptr body, ptr args, i64 total)`` runs ``body``, a ``void (ptr args, i64 from, i64 to, i64 thread)``, over
@@ -229,7 +229,10 @@ sleep:
 
 
 class Pool:
-    """The threads of this process for kernels of one thread count. They start when the pool is made and sleep while unused."""
+    """The threads of this process for kernels of one thread count. They start when the pool is made and sleep while unused.
+
+    Raises TargetError if the system refuses to start so many.
+    """
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -240,7 +243,13 @@ class Pool:
         cores = _cores_from_here()
         for k in range(1, threads):
             core = cores[k % len(cores)] if cores else None
-            threading.Thread(target=_begin, args=(worker, k, core), name=f"tilewright-{k}", daemon=True).start()
+            try:
+                threading.Thread(target=_begin, args=(worker, k, core), name=f"tilewright-{k}", daemon=True).start()
+            except (RuntimeError, MemoryError) as error:
+                raise TargetError(
+                    f"threads: expected {threads} to start; got {k} ({error}): the system has no room for more (see ulimit -u and "
+                    "ulimit -v); give fewer threads"
+                ) from error
 
 
 def _cores_from_here() -> list[int]:

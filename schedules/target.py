@@ -27,6 +27,9 @@ BITS: Final = {
 }  # fmt: skip
 FAMILIES: Final = ("cpu", "cuda", "rocm")
 HOST: Final = "host"
+MOST_THREADS: Final = 1024
+"""Of a target: each has a stack, scratch of its own and a share of every loop."""
+LARGEST_INTEGER: Final = (1 << 63) - 1
 _FOLDER: Final = "tilewright.schedules.targets"
 _RISCV_LENGTH: Final = re.compile(r"\+zvl(\d+)b")
 
@@ -74,8 +77,9 @@ class Target:
                 expected = "a tuple of strings that begin with + or -"
             elif field.type == "int":
                 least = 0 if field.name in ("l2_bytes", "l3_bytes") else 1
-                right = isinstance(value, int) and not isinstance(value, bool) and value >= least
-                expected = f"an integer of at least {least}"
+                most = MOST_THREADS if field.name == "threads" else LARGEST_INTEGER
+                right = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+                expected = f"an integer from {least} to {most}"
             else:
                 right, expected = isinstance(value, str), "a string"
             if not right:

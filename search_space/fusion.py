@@ -12,12 +12,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tilewright.graph.expr import Const, Var
-            if (
-                s.ordered is not None
-                or not self._in_step(s, inside, first, rows=True)
-                or not _room(current, s)
-                or self._would_repeat(s, current)
-            ):
+from tilewright.graph.folding import constant_tensors
+from tilewright.graph.graph import MAX_DEPTH, Graph
+from tilewright.graph.ordered import Select
 from tilewright.graph.stage import Stage
 from tilewright.graph.storage import storage
 from tilewright.graph.traverse import depth, loads
@@ -105,15 +102,12 @@ class _Fuser:
                 continue
             if not any(source in inside for source in s.sources):
                 continue
-<<<<<<< HEAD
-            if s.ordered is not None or not self._in_step(s, inside, first, rows=True) or not _room(current, s):
-=======
             if (
-                not self._in_step(s, inside, first, rows=True)
-                or len(current) >= MAX_STAGES
+                s.ordered is not None
+                or not self._in_step(s, inside, first, rows=True)
+                or not _room(current, s)
                 or self._would_repeat(s, current)
             ):
->>>>>>> h-onnx
                 return []
             if s.reducer is None and s.type.size > first.type.size:
                 return []

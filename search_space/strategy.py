@@ -33,9 +33,13 @@ class Strategy(Protocol):
         ...
 
 
+LARGEST_SEED = (1 << 32) - 1
+"""What every library that takes a seed accepts."""
+
+
 @dataclass(frozen=True, slots=True)
 class SearchConfig:
-    """Settings shared by the strategies, in one place."""
+    """Settings shared by the strategies, in one place. Raises ValueError for a seed that is no integer from 0 to LARGEST_SEED."""
 
     seed: int = 0
     points_per_space: int = 60_000
@@ -52,6 +56,10 @@ class SearchConfig:
     spread: int = 24
     """Until so many are measured, candidates that resemble measured ones wait: the best by a ranking that has learnt nothing yet
     differ in what hardly matters, and are wrong together."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed <= LARGEST_SEED:
+            raise ValueError(f"seed: expected an integer from 0 to {LARGEST_SEED}; got {self.seed!r}")
 
 
 def enumerate_space(space: Space, config: SearchConfig) -> list[Points]:

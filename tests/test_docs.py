@@ -16,6 +16,8 @@ from pathlib import Path
 import click
 import pytest
 
+from tilewright import options, signals
+from tilewright.__main__ import EXIT_CLOSED_PIPE, EXIT_USAGE
 from tilewright.cli import main
 
 pytestmark = pytest.mark.workers
@@ -120,7 +122,8 @@ def test_exit_codes_are_documented() -> None:
     (codes,) = re.findall(r"^EXIT_USAGE.* = ([\d, ]+)$", source, re.MULTILINE)
     guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
     table = re.findall(r"^\| (\d+) \|", guide, re.MULTILINE)
-    assert table == ["0", *codes.split(", ")]
+    assert table == sorted(["0", *codes.split(", "), str(signals.exit_code())], key=int)
+    assert (EXIT_USAGE, EXIT_CLOSED_PIPE) == (options.EXIT_USAGE, options.EXIT_CLOSED_PIPE)
 
 
 def test_make_targets_exist() -> None:

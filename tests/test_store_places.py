@@ -1,6 +1,7 @@
 """Where a store may be: places, files that are something else, readers."""
 
 import hashlib
+import os
 import sqlite3
 from pathlib import Path
 
@@ -91,6 +92,11 @@ def test_places_that_cannot_be_a_store(tmp_path: Path) -> None:
         Store(tmp_path)
     with pytest.raises(StoreError, match="expected an existing file to read, got none"):
         Store(tmp_path / "none.sqlite", read_only=True)
+    os.mkfifo(tmp_path / "pipe")
+    for place in (Path("/dev/null"), tmp_path / "pipe"):
+        for read_only in (False, True):
+            with pytest.raises(StoreError, match="expected a file, got a device or a pipe"):
+                Store(place, read_only=read_only)
     assert not (tmp_path / "none.sqlite").exists()
     with pytest.raises(StoreError, match="expected a file that can be opened, got"):
         Store(tmp_path / "plain" / "records.sqlite")

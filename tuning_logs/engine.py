@@ -26,6 +26,10 @@ class StoreError(Exception):
     """A store cannot be used; the text says where, what was expected, what came, and what to do."""
 
 
+class MissingStoreError(StoreError):
+    """There is no store yet where one was to be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Location:
     """A file, a database URL, or (neither) memory."""
@@ -90,7 +94,12 @@ def serialise(connection: sa.Connection) -> None:
 
 
 def _file(path: Path) -> Location:
-    path = path.expanduser().absolute()
+    try:
+        path = path.expanduser().absolute()
+    except RuntimeError as error:
+        raise StoreError(
+            f"store {path}: expected a user with a home folder, got none; set HOME, or give the store's path"
+        ) from error
     return Location(str(path), path=path)
 
 
@@ -100,21 +109,30 @@ def _begin(connection: sa.Connection) -> None:
 
 
 def _check_file(location: Location, path: Path, read_only: bool) -> None:
+    there = False
     try:
-        if path.is_dir():
+        there = path.exists()
+        if there and path.is_dir():
             raise StoreError(
                 f"store {location.text}: expected a file, got a directory; name a file in it, such as "
                 f"{path / 'records.sqlite'}"
             )
-        if not path.exists():
+        if not there:
             if read_only:
-                raise StoreError(f"store {location.text}: expected an existing file to read, got none; tune first")
+                raise MissingStoreError(
+                    f"store {location.text}: expected an existing file to read, got none; check the path, or tune first"
+                )
             path.parent.mkdir(parents=True, exist_ok=True)
             return
+        if not path.is_file():
+            raise StoreError(f"store {location.text}: expected a file, got a device or a pipe; give another path")
         with path.open("rb") as stream:
             start = stream.read(len(_HEADER))
     except OSError as error:
-        raise StoreError(f"store {location.text}: expected a file that can be opened, got: {error}") from error
+        kind = (
+            StoreError if there else MissingStoreError
+        )  # in a folder that may not be looked into, there is none for us
+        raise kind(f"store {location.text}: expected a file that can be opened, got: {error}") from error
     if start not in (b"", _HEADER):
         raise StoreError(
             f"store {location.text}: expected an SQLite database, got a file that starts with {start!r}; "
@@ -135,7 +153,11 @@ def _connect(location: Location, read_only: bool) -> sqlite3.Connection:
         # has left a log behind, the file itself is complete and can be read as it is.
         log = Path(f"{location.path}-wal")
         if log.exists() and log.stat().st_size > 0:
-            raise
+            raise StoreError(
+                f"store {location.text}: expected a folder that can be written, because a writer left {log.name} there, which "
+                "SQLite has to read through a file of its own; copy the store with that file to another folder, or open it once "
+                "as a user who may write there"
+            ) from None
         return _configured(f"{uri}?mode=ro&immutable=1", read_only=True)
 
 

@@ -3,7 +3,8 @@
 Several processes may write to one store at once; each opens its own `Store` (do not carry one across a fork).
 Threads may share one. Each `add` or `add_many` is one committed transaction: when it has returned, killing
 the process loses nothing, and nobody ever sees half of it. A store opened with `read_only=True` changes
-nothing in it (SQLite may put its `-wal` and `-shm` files beside the file, which are its own bookkeeping).
+nothing in it (SQLite may put its `-wal` and `-shm` files beside the file, which are its own bookkeeping), and never
+makes one: a place without a store is refused, or read as a store without records.
 """
 
 import contextlib
@@ -34,14 +35,21 @@ class Store:
     """Tuning records, in an SQLite file (`url_or_path`; None: the file in the user's data folder), in memory (`:memory:`) or in
     PostgreSQL (a URL). Records are only ever added. To be used as a context manager, or closed.
 
-    Raises `StoreError` if the place cannot be opened, is not a store, or was written by a newer version.
+    Opening makes what is missing, except with `read_only`; with `missing_ok` too, a place without a store is read as one
+    without records (`missing` tells). Raises `StoreError` if the place cannot be opened, is not a store, or was written by a
+    newer version; `ValueError` for `missing_ok` without `read_only`.
     """
 
-    def __init__(self, url_or_path: str | Path | None = None, read_only: bool = False) -> None:
+    def __init__(
+        self, url_or_path: str | Path | None = None, read_only: bool = False, *, missing_ok: bool = False
+    ) -> None:
+        if missing_ok and not read_only:
+            raise ValueError("missing_ok: expected read_only=True with it; opened for writing, a missing store is made")
         self._location = engines.locate(url_or_path)
         if read_only and self._location == engines.locate(":memory:"):
             raise StoreError("store :memory:: expected a file or a database to read, got an empty memory store")
         self.read_only = read_only
+        self.missing = False  # whether there was no store to read
         self._closed = False
         self._reader = Reader()
         self._context_ids: dict[str, int] = {}
@@ -54,7 +62,9 @@ class Store:
         if not read_only and path is not None and path.is_file() and path.stat().st_size > 0:
             self._open_to_read()  # look before SQLite may touch the file: it could be somebody else's
             self._engine.dispose()
-        if read_only:
+        if missing_ok:
+            self._open_what_is_there()
+        elif read_only:
             self._open_to_read()
         else:
             self._open_to_write()
@@ -200,13 +210,28 @@ class Store:
     def __repr__(self) -> str:
         return f"Store({self.path_text!r}, read_only={self.read_only})"
 
+    def _open_what_is_there(self) -> None:
+        """To read; where no store is, empty tables in memory stand for it."""
+        try:
+            self._open_to_read()
+        except engines.MissingStoreError:
+            self.missing, self._turn = True, threading.RLock()
+            self._engine = engines.open_engine(engines.locate(":memory:"), read_only=False)
+            with self._transaction(write=True) as connection:
+                tables.prepare_layout(connection)
+
     def _open_to_read(self) -> None:
         self._engine = engines.open_engine(self._location, read_only=True)
         with self._guarded(), self._transaction() as connection:
             version = tables.check_layout(connection)
+            if self.read_only and version is None:
+                raise engines.MissingStoreError(
+                    f"store {self.path_text}: expected a store to read, got no tables of a store"
+                )
             if self.read_only and version != tables.LAYOUT_VERSION:
-                found = "no tables of a store" if version is None else f"the older layout version {version}"
-                raise tables.LayoutError(f"expected a store to read, got {found}; open it for writing once")
+                raise tables.LayoutError(
+                    f"expected a store to read, got the older layout version {version}; open it for writing once"
+                )
 
     def _open_to_write(self) -> None:
         self._engine = engines.open_engine(self._location, read_only=False)

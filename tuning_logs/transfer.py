@@ -6,15 +6,14 @@ counted.
 """
 
 import base64
-import contextlib
+import codecs
 import json
-import os
-import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from tilewright.files import replacing
 from tilewright.tuning_logs.record import Record, RecordError
 from tilewright.tuning_logs.store import Store
 
@@ -69,13 +68,14 @@ def export_jsonl(
 ) -> int:
     """Write the records that `Store.records` gives for these filters, one a line; return how many.
 
-    A path is replaced only once everything has been written. Raises `OSError` and `StoreError`.
+    A path is replaced only once everything has been written. Raises `StoreError`, and `WriteError` (an `OSError`) if the
+    file cannot be written.
     """
     records = store.records(workload_hash, target_hash, policy_hash, run_id, status, limit)
     if not isinstance(destination, str | Path):
         return _write_lines(records, destination)
-    with _replacing(Path(destination)) as stream:
-        return _write_lines(records, stream)
+    with replacing(destination) as stream:
+        return _write_lines(records, codecs.getwriter("ascii")(stream))
 
 
 def import_jsonl(store: Store, path: str | Path, dedupe: bool = True) -> ImportReport:
@@ -130,23 +130,6 @@ def _write_lines(records: Iterable[Record], sink: TextSink) -> int:
     return count
 
 
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[TextSink]:
-    """A new file that takes the place of `path` if all goes well, and vanishes otherwise."""
-    path = path.resolve()
-    if path.is_dir():
-        raise IsADirectoryError(f"{path}: expected a file to write, got a directory")
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with draft.open("x", encoding="ascii", newline="\n") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
 def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes, bool]]:
     """The lines that are not blank: number, content, and whether the end of the line is missing."""
     number = 0
@@ -179,9 +162,8 @@ def _set_aside(path: Path, bad: list[_BadLine]) -> Path:
     if quarantine.exists():
         lines.update(dict.fromkeys(quarantine.read_text(encoding="ascii", errors="replace").splitlines()))
     lines.update(dict.fromkeys(line.to_json_line() for line in bad))
-    with _replacing(quarantine) as stream:
-        for line in lines:
-            stream.write(line + "\n")
+    with replacing(quarantine) as stream:
+        stream.writelines(f"{line}\n".encode("ascii") for line in lines)
     return quarantine
 
 

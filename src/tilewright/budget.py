@@ -38,8 +38,10 @@ class Budget:
         if self.seconds is None and self.trials is None:
             raise ValueError("budget: expected seconds or trials; got neither")
         for name, value in (("seconds", self.seconds), ("trials", self.trials)):
-            if value is not None and value <= 0:
+            if value is not None and not value > 0:
                 raise ValueError(f"budget {name}: expected a number above 0; got {value}")
+        if self.trials is not None and (isinstance(self.trials, bool) or not isinstance(self.trials, int)):
+            raise ValueError(f"budget trials: expected a whole number; got {self.trials!r}")
 
 
 @dataclass

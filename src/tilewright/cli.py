@@ -1,48 +1,53 @@
 """The command line. Results on stdout, progress on stderr; exit codes:
-0 ok, 2 usage or bad input, 3 no valid candidate, 4 a check failed (scripts under examples), 5 a record is missing, 6 the device is
-unavailable or too noisy, 130 interrupted (what was measured is kept)."""
+0 ok, 2 usage, bad input, or an output that cannot be written, 3 no valid candidate, 4 a check failed (scripts under examples),
+5 a record is missing, 6 the device is unavailable or too noisy, 130 interrupted (what was measured is kept), 141 nobody reads the
+output."""
 
 from __future__ import annotations
 
 import json
 import logging
 import sys
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import click
 import numpy as np
 
-from tilewright import __version__
+from tilewright import __version__, signals
 from tilewright.api import compile as compile_model
 from tilewright.api import compile_for, load, records_lookup
+from tilewright.arrays import given_inputs, output_files, write_array
 from tilewright.cli_info import best_command, device_command, records_group
 from tilewright.compiled import save
 from tilewright.compiler import compile_graph
-from tilewright.display import TuneDisplay
+from tilewright.display import TuneDisplay, say
+from tilewright.files import refuse_unwritable
 from tilewright.graph.graph import Graph
 from tilewright.measure import Policy
 from tilewright.options import (
     ALGORITHMS,
     CACHE,
-    EXIT_INTERRUPTED,
+    EXIT_NO_CANDIDATE,
     JSON,
+    SEED,
     SHAPE,
     STORE,
     TARGET,
     THREADS,
     VALUE,
+    finite,
     parse_seconds,
     refuse_bindings,
     reported,
-    store_exists,
+    store_to_read,
     target_of,
 )
 from tilewright.runtime import Executable, random_input
 from tilewright.runtime import load as load_compiled
 from tilewright.schedules.target import Target
 from tilewright.search_space.strategies import STRATEGIES
-from tilewright.tune_report import print_tuning, tuning_json
+from tilewright.tune_report import print_tuning, tuning_json, warn
 from tilewright.tuner import Budget, tune
 from tilewright.tuning_logs import Store
 
@@ -67,10 +72,11 @@ def main() -> None:
 @click.option(
     "--strategy", type=click.Choice(STRATEGIES), default="ranked", show_default=True, help="What proposes candidates."
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the search.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the search.")
 @click.option(
     "--max-noise",
     type=click.FloatRange(0, min_open=True),
+    callback=finite,
     default=1.0,
     show_default=True,
     help="Refuse a device on which a kernel differs from itself by more than this share (0.05: 5 %).",
@@ -112,17 +118,21 @@ def tune_command(
             max_noise=max_noise,
         )
         path = store.path_text
-        ends = (
-            None
-            if result.interrupted
-            else _end_to_end(graph, target, store, Policy(cache=cache, algorithms=algorithms))
-        )
+        ends = None
+        if not result.interrupted:
+            try:
+                ends = _end_to_end(graph, target, store, Policy(cache=cache, algorithms=algorithms))
+            except KeyboardInterrupt:  # what the run found is told all the same
+                result = replace(result, interrupted=True, stopped="interrupted")
     if as_json:
-        click.echo(json.dumps(tuning_json(result, ends, path)))
+        say(json.dumps(tuning_json(result, ends, path)))
     else:
         print_tuning(result, ends, path)
+    warn(result)
     if result.interrupted:
-        sys.exit(EXIT_INTERRUPTED)
+        sys.exit(signals.exit_code())
+    if result.fruitless:
+        sys.exit(EXIT_NO_CANDIDATE)
 
 
 def _end_to_end(graph: Graph, target: Target, store: Store, policy: Policy) -> tuple[float, float]:
@@ -166,7 +176,8 @@ def compile_command(
 ) -> None:
     """Compile MODEL with the best records; nothing is measured."""
     target = target_of(target_name, threads)
-    with Store(store_path, read_only=store_exists(store_path)) as store:
+    refuse_unwritable(output)
+    with store_to_read(store_path) as store:
         compiled = compile_for(
             model,
             target,
@@ -178,7 +189,7 @@ def compile_command(
         )
     save(compiled, output)
     covered, total = compiled.coverage()
-    click.echo(f"{output}: {total} kernels, {covered} from records; arena {compiled.arena_bytes / 1e6:.1f} MB")
+    say(f"{output}: {total} kernels, {covered} from records; arena {compiled.arena_bytes / 1e6:.1f} MB")
 
 
 def executable_of(
@@ -190,9 +201,9 @@ def executable_of(
 ) -> Executable:
     """A ``.tw`` file as it is, or an ONNX file compiled on the fly from the records."""
     if model.endswith(".tw"):
-        refuse_bindings(model, shapes, values)
+        refuse_bindings(model, shapes, values, threads)
         return load_compiled(model)
-    with Store(store_path, read_only=store_exists(store_path)) as store:
+    with store_to_read(store_path) as store:
         return compile_model(model, target_of("host", threads), store, shapes=shapes, values=values)
 
 
@@ -203,7 +214,7 @@ def executable_of(
 @SHAPE
 @VALUE
 @THREADS
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random inputs.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the random inputs.")
 @STORE
 @reported
 def run_command(
@@ -220,24 +231,16 @@ def run_command(
     executable = executable_of(model, shapes, values, threads, store_path)
     rng = np.random.default_rng(seed)
     arrays: dict[str, Any] = {p.name: random_input(p, rng) for p in executable.inputs}
-    for text in inputs:
-        name, _, path = text.partition("=")
-        if name not in arrays or not path:
-            raise click.BadParameter(f"--input: expected NAME=FILE.npy with a name of {sorted(arrays)}; got {text!r}")
-        try:
-            arrays[name] = np.load(path, allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise click.BadParameter(f"--input {name}: cannot read {path}: {error}") from error
-    for port, value in zip(executable.outputs, executable.run(arrays), strict=True):
+    arrays |= given_inputs(inputs, list(arrays))
+    files = output_files(output_dir, [p.name for p in executable.outputs]) if output_dir is not None else []
+    outputs = executable.run(arrays)
+    for file, value in zip(files, outputs, strict=False):
+        write_array(file, value)
+    for port, value in zip(executable.outputs, outputs, strict=True):
         flat = value.astype(np.float64).ravel()
-        click.echo(
+        say(
             f"{port.name}: {port.dtype} {list(port.shape)}  mean {flat.mean():.6g}  min {flat.min():.6g}  max {flat.max():.6g}"
         )
-        if output_dir is not None:
-            folder = Path(output_dir)
-            folder.mkdir(parents=True, exist_ok=True)
-            safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in port.name)
-            np.save(folder / f"{safe}.npy", value)
 
 
 @main.command("bench")
@@ -263,7 +266,7 @@ def bench_command(
     median = executable.time(seconds)
     covered, total = executable.compiled.coverage()
     if as_json:
-        click.echo(
+        say(
             json.dumps(
                 {
                     "median_ms": median * 1e3,
@@ -274,13 +277,10 @@ def bench_command(
             )
         )
     else:
-        click.echo(
-            f"median {median * 1e3:.3f} ms, {executable.compiled.target.threads} threads, {covered}/{total} kernels tuned"
+        say(
+            f"median {median * 1e3:.4g} ms, {executable.compiled.target.threads} threads, {covered}/{total} kernels tuned"
         )
 
 
 for _command in (best_command, records_group, device_command):
     main.add_command(_command)
-
-if __name__ == "__main__":
-    main()

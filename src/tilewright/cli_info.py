@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from tilewright.api import load
-from tilewright.display import print_table, time_text
+from tilewright.display import print_table, say, tell, time_text
+from tilewright.files import refuse_unwritable
 from tilewright.measure import Policy, measure_ceilings
 from tilewright.options import (
     ALGORITHMS,
@@ -23,7 +24,7 @@ from tilewright.options import (
     THREADS,
     VALUE,
     reported,
-    store_exists,
+    store_to_read,
     target_of,
 )
 from tilewright.schedules.jit import llvm_version
@@ -58,7 +59,7 @@ def best_command(
     target = target_of(target_name, threads)
     graph = load(model, shapes, values)
     rows: list[dict[str, Any]] = []
-    with Store(store_path, read_only=store_exists(store_path)) as store:
+    with store_to_read(store_path) as store:
         for task in extract(graph, target):
             w = task.workload
             found = store.best(
@@ -80,7 +81,7 @@ def best_command(
                 row |= {"missing": list(found.reasons)}
             rows.append(row)
     if as_json:
-        click.echo(json.dumps(rows))
+        say(json.dumps(rows))
     else:
         print_table(
             "best records",
@@ -111,12 +112,10 @@ def records_group() -> None:
 @reported
 def records_list(store_path: str | None, as_json: bool) -> None:
     """One line for each workload in the store."""
-    if store_path is not None and "://" not in store_path and not Path(store_path).is_file():
-        raise StoreError(f"no store at {store_path}: expected the file that 'tilewright tune --store' wrote")
-    with Store(store_path, read_only=store_exists(store_path)) as store:
+    with Store(store_path, read_only=True, missing_ok=store_path is None) as store:
         summary, path = store.summary(), store.path_text
     if as_json:
-        click.echo(
+        say(
             json.dumps(
                 [
                     {
@@ -149,8 +148,8 @@ def records_list(store_path: str | None, as_json: bool) -> None:
 @reported
 def records_path(store_path: str | None) -> None:
     """Where the records are kept."""
-    with Store(store_path, read_only=store_exists(store_path)) as store:
-        click.echo(store.path_text)
+    with Store(store_path, read_only=True, missing_ok=True) as store:
+        say(store.path_text)
 
 
 @records_group.command("export")
@@ -159,8 +158,9 @@ def records_path(store_path: str | None) -> None:
 @reported
 def records_export(file: str, store_path: str | None) -> None:
     """Write all records to FILE as JSON Lines."""
-    with Store(store_path, read_only=store_exists(store_path)) as store:
-        click.echo(f"{export_jsonl(store, file)} records to {file}")
+    refuse_unwritable(file)
+    with Store(store_path, read_only=True) as store:
+        say(f"{export_jsonl(store, file)} records to {file}")
 
 
 @records_group.command("import")
@@ -168,17 +168,20 @@ def records_export(file: str, store_path: str | None) -> None:
 @STORE
 @reported
 def records_import(file: str, store_path: str | None) -> None:
-    """Add the records of FILE (JSON Lines). Bad lines are set aside and counted, never fatal."""
-    with Store(store_path) as store:
-        try:
+    """Add the records of FILE (JSON Lines). Bad lines are set aside and counted; they are an error only if no line is good."""
+    try:
+        Path(file).open("rb").close()  # before a store is made for what cannot be read
+        with Store(store_path) as store:
             report = import_jsonl(store, file)
-        except OSError as error:
-            raise StoreError(f"cannot read {file}: {error.strerror or error}") from error
-    click.echo(f"{report.added} added, {report.duplicates} known already, {report.quarantined} set aside")
+    except OSError as error:
+        raise StoreError(f"cannot read {file}: {error.strerror or error}") from error
+    say(f"{report.added} added, {report.duplicates} known already, {report.quarantined} set aside")
     if report.quarantined:
-        click.echo(f"bad lines are in {report.quarantine_path}", err=True)
+        tell(f"bad lines are in {report.quarantine_path}" if report.quarantine_path else "bad lines:")
         for text in report.first_errors:
-            click.echo(f"  {text}", err=True)
+            tell(f"  {text}")
+    if report.quarantined and not report.added + report.duplicates:
+        raise StoreError(f"no line of {file} is a record: expected a file that 'tilewright records export' wrote")
 
 
 @click.command("device")
@@ -201,7 +204,7 @@ def device_command(target_name: str, threads: int | None, ceilings: bool, as_jso
         }
         if measured is not None:
             data["ceilings"] = measured.to_dict()
-        click.echo(json.dumps(data))
+        say(json.dumps(data))
         return
     rows = [
         ("model", target.model),
@@ -216,8 +219,7 @@ def device_command(target_name: str, threads: int | None, ceilings: bool, as_jso
         rows += [(f"peak {k}", v) for k, v in measured.rows()]
     print_table(f"target {target.name}", ("", ""), rows)
     if measured is not None and (slow := measured.disturbed()):
-        click.echo(
+        tell(
             f"note: {target.threads} threads together were slower than one thread ({', '.join(slow)}): another program used a "
-            "core. Measure again when the machine is idle.",
-            err=True,
+            "core. Measure again when the machine is idle."
         )

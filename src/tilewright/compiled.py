@@ -10,12 +10,12 @@ import json
 import os
 import zipfile
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.files import WriteError, replacing
 from tilewright.schedules.target import Target
 
 Array = NDArray[Any]
@@ -79,7 +79,7 @@ class Compiled:
 
 
 def save(compiled: Compiled, path: str | os.PathLike[str]) -> None:
-    """Write a model file; an existing one is replaced only once the new one is complete."""
+    """Write a model file; an existing one is replaced only once the new one is complete. Raises ModelError if it cannot be written."""
     meta = {
         "format": FORMAT,
         "target": json.loads(compiled.target.to_json()),
@@ -94,18 +94,13 @@ def save(compiled: Compiled, path: str | os.PathLike[str]) -> None:
     }
     arrays = io.BytesIO()
     np.savez(arrays, *compiled.constants)
-    final = Path(path)
-    temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp")
     try:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as z:
+        with replacing(path) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as z:
             z.writestr("model.json", json.dumps(meta, indent=1))
             z.writestr("code.o", compiled.object_code)
             z.writestr("constants.npz", arrays.getvalue())
-        os.replace(temporary, final)
-    except OSError as error:
-        raise ModelError(f"cannot write {final}: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    except WriteError as error:
+        raise ModelError(str(error)) from error
 
 
 def read(path: str | os.PathLike[str]) -> Compiled:

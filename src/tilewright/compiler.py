@@ -17,6 +17,7 @@ from tilewright.graph.graph import Graph
 from tilewright.graph.passes import prepared
 from tilewright.graph.storage import storage
 from tilewright.graph.workload import Workload
+from tilewright.oversize import refuse_large_kernels, refuse_oversize
 from tilewright.runtime import MODEL, PREPARE, Executable
 from tilewright.schedules import jit
 from tilewright.schedules.kernel import Built, build
@@ -58,11 +59,14 @@ def compile_graph(
 def compile_model(
     graph: Graph, target: Target, lookup: Lookup | None = None, on_miss: str = "fallback", algorithms: str = "any"
 ) -> Compiled:
-    """As :func:`compile_graph`, for any CPU target of this architecture: what a model file holds."""
+    """As :func:`compile_graph`, for any CPU target of this architecture: what a model file holds. Raises ModelError for a model
+    that this machine has not the memory for, if it is the target."""
     if on_miss not in ("fallback", "warn", "error"):
         raise ValueError(f"on_miss: expected fallback, warn or error; got {on_miss!r}")
+    refuse_oversize(graph, target)
     graph = prepared(graph)
     groups = fuse(graph, target)
+    refuse_large_kernels(((g.origin, g.workload) for g in groups), target)
     once, kept = fixed_groups(graph, groups, storage(graph))
     report_fixed_outputs(graph, kept, storage(graph))
     chosen = _choose([g for k, g in enumerate(groups) if k not in once], target, lookup, on_miss, algorithms)

@@ -1,22 +1,48 @@
-"""What people see: progress on stderr (a live line on a terminal, plain lines otherwise), tables on stdout."""
+"""What people see: progress on stderr (a live line on a terminal, plain lines otherwise), results and tables on stdout.
+
+A result that cannot be written is an error. Progress that nobody reads is not: a run goes on without its terminal.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+import click
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tilewright.files import WriteError
 from tilewright.tuner import Event
 from tilewright.tuning_logs import NO_VERDICT
 
 PLAIN_EVERY_S = 10.0
+
+
+class ClosedPipeError(Exception):
+    """Who read the results has closed the pipe."""
+
+
+def say(text: str) -> None:
+    """A result on stdout. Raises ClosedPipeError if nobody reads it, WriteError if it cannot be written."""
+    try:
+        click.echo(text)
+    except BrokenPipeError as error:
+        raise ClosedPipeError from error
+    except OSError as error:
+        raise WriteError(f"cannot write to the standard output: {error.strerror or error}") from error
+
+
+def tell(text: str) -> None:
+    """A note, a warning or an error on stderr, if anybody reads it."""
+    with contextlib.suppress(OSError):
+        click.echo(text, err=True)
 
 
 def time_text(ns: float | None) -> str:
@@ -30,7 +56,7 @@ def time_text(ns: float | None) -> str:
 
 
 def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on stdout."""
+    """A table on stdout. Raises as :func:`say` does."""
     table = Table(title=title, title_justify="left", show_header=any(headers))
     for k, h in enumerate(headers):
         table.add_column(h, overflow="fold", justify="left" if k < 2 else "right")
@@ -39,7 +65,9 @@ def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]
     console = Console(file=sys.stdout)
     if not console.is_terminal:
         console = Console(file=sys.stdout, width=140)
-    console.print(table)
+    with console.capture() as drawn:
+        console.print(table)
+    say(drawn.get().removesuffix("\n"))
 
 
 class TuneDisplay:
@@ -61,7 +89,8 @@ class TuneDisplay:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live is not None:
-            self._live.stop()
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                self._live.stop()
 
     def show(self, event: Event) -> None:
         """Report one finished measurement."""
@@ -76,4 +105,4 @@ class TuneDisplay:
             self._live.update(Text(text))
         elif event.elapsed_s - self._last >= PLAIN_EVERY_S or event.trials == 1:
             self._last = event.elapsed_s
-            print(text, file=sys.stderr, flush=True)
+            tell(text)

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
 
+from tilewright import signals
 from tilewright.compiled import ModelError
 from tilewright.compiler import MissError
+from tilewright.display import ClosedPipeError, tell
+from tilewright.files import WriteError
 from tilewright.graph.dtypes import GraphError
-from tilewright.measure import DeviceError
+from tilewright.measure import DeviceError, memory_text
 from tilewright.schedules.jit import CompileError
 from tilewright.schedules.steps import ScheduleError
-from tilewright.schedules.target import Target, TargetError
+from tilewright.schedules.target import MOST_THREADS, Target, TargetError
+from tilewright.search_space.strategy import LARGEST_SEED
 from tilewright.tuner import TuneError
-from tilewright.tuning_logs import StoreError, default_path
+from tilewright.tuning_logs import Store, StoreError
 
-EXIT_USAGE, EXIT_NO_CANDIDATE, EXIT_CHECK, EXIT_MISS, EXIT_DEVICE, EXIT_INTERRUPTED = 2, 3, 4, 5, 6, 130
+EXIT_USAGE, EXIT_NO_CANDIDATE, EXIT_CHECK, EXIT_MISS, EXIT_DEVICE, EXIT_CLOSED_PIPE = 2, 3, 4, 5, 6, 141
 
 _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (MissError, EXIT_MISS),
@@ -33,11 +37,16 @@ _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (ScheduleError, EXIT_USAGE),
     (CompileError, EXIT_DEVICE),
     (ImportError, EXIT_USAGE),
+    (WriteError, EXIT_USAGE),
 )
 
 
+LONGEST_SIZE = 18
+"""Digits of a size: larger ones are no 64-bit numbers."""
+
+
 def reported(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Known errors become one message and an exit code; anything else is a bug and keeps its traceback."""
+    """Known errors and interrupts become one message and an exit code; anything else is a bug and keeps its traceback."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -45,8 +54,15 @@ def reported(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(*args, **kwargs)
         except tuple(kind for kind, _ in _EXIT_CODES) as error:
             code = next(c for kind, c in _EXIT_CODES if isinstance(error, kind))
-            click.echo(f"error: {error}", err=True)
+            tell(f"error: {error}")
             sys.exit(code)
+        except MemoryError as error:
+            tell(f"error: not enough memory: {error or 'an allocation failed'}; {memory_text()}")
+            sys.exit(EXIT_USAGE)
+        except ClosedPipeError:
+            sys.exit(EXIT_CLOSED_PIPE)
+        except KeyboardInterrupt:
+            sys.exit(signals.exit_code())
 
     return wrapped
 
@@ -59,8 +75,12 @@ def parse_shapes(
     for text in values:
         name, sign, sizes = text.rpartition("=")
         parts = sizes.split(",") if sizes else []
-        if not sign or not name or not all(p.strip().isdecimal() and int(p) > 0 for p in parts):
-            raise click.BadParameter(f"expected NAME=SIZE,SIZE,… with sizes of at least 1 (x=1,3,48,192); got {text!r}")
+        if not sign or not name or not all(_is_size(p.strip()) for p in parts):
+            shown = text if len(text) < 100 else f"{text[:100]}…"
+            raise click.BadParameter(
+                f"expected NAME=SIZE,SIZE,… with sizes of at least 1 and at most {LONGEST_SIZE} digits (x=1,3,48,192); "
+                f"got {shown!r}"
+            )
         if name in out:
             raise click.BadParameter(f"input {name!r} is given twice")
         out[name] = tuple(int(p) for p in parts)
@@ -94,10 +114,25 @@ def _number(text: str) -> bool | int | float | None:
     return None
 
 
-def refuse_bindings(model: str, shapes: Mapping[str, object], values: Mapping[str, object]) -> None:
-    """Raise BadParameter for ``--shape`` or ``--value`` with a compiled model, whose inputs are bound already."""
-    if shapes or values:
-        raise click.BadParameter(f"--shape and --value are for ONNX files; {model} is compiled, with fixed inputs")
+def refuse_bindings(
+    model: str, shapes: Mapping[str, object], values: Mapping[str, object], threads: int | None
+) -> None:
+    """Raise ModelError for ``--shape``, ``--value`` or ``--threads`` with a compiled model, for which they are settled."""
+    if shapes or values or threads is not None:
+        raise ModelError(
+            f"{model} is compiled already, for its shapes, values and threads; give --shape, --value and --threads to 'tilewright compile'"
+        )
+
+
+def _is_size(text: str) -> bool:
+    return text.isdecimal() and len(text) <= LONGEST_SIZE and int(text) > 0
+
+
+def finite(_context: click.Context, _parameter: click.Parameter, value: float) -> float:
+    """A number that is one."""
+    if not math.isfinite(value):
+        raise click.BadParameter(f"expected a finite number; got {value}")
+    return value
 
 
 def parse_seconds(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
@@ -131,11 +166,14 @@ VALUE = click.option(
     metavar="NAME=NUMBERS",
     help="Give an input a constant value: sr=16000. It is an input no more.",
 )
+SEED = click.IntRange(0, LARGEST_SEED)
 TARGET = click.option(
     "--target", "target_name", default="host", show_default=True, help="Hardware target (see 'device')."
 )
 THREADS = click.option(
-    "--threads", type=click.IntRange(1), help="Threads that kernels use (default: the target's cores)."
+    "--threads",
+    type=click.IntRange(1, MOST_THREADS),
+    help=f"Threads that kernels use, at most {MOST_THREADS} (default: the target's cores).",
 )
 STORE = click.option(
     "--store", "store_path", metavar="PATH|URL", help="Where records are kept (default: the user's data folder)."
@@ -164,8 +202,9 @@ def target_of(name: str, threads: int | None) -> Target:
     return target if threads is None else target.with_threads(threads)
 
 
-def store_exists(store_path: str | None) -> bool:
-    """Whether the store is a file that is there already, so that reading it may be read-only."""
-    if store_path is not None and "://" in store_path:
-        return False
-    return (Path(store_path) if store_path is not None else default_path()).is_file()
+def store_to_read(store_path: str | None) -> Store:
+    """The store of ``--store`` for a command that only reads: nothing is made, and that there is no store yet is said once."""
+    store = Store(store_path, read_only=True, missing_ok=True)
+    if store.missing:
+        tell(f"note: there is no store at {store.path_text}, so there are no records")
+    return store

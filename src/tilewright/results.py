@@ -46,7 +46,16 @@ class TaskResult:
     known: int
     """Measurements that the store held before."""
     failures: dict[str, int]
-    """How many of this run's measurements had each status other than ``ok``."""
+    """How many of this run's measurements failed, by status (a duplicate or an abandoned one has not failed)."""
+    first_error: str = ""
+    """Status and error, in full, of the first of them."""
+    others: int = 0
+    """Candidates besides the default that are known to be valid."""
+
+    @property
+    def only_default(self) -> bool:
+        """Whether candidates failed in this run and nothing but the default is known to be valid: nothing was searched."""
+        return bool(self.failures) and not self.others
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,11 @@ class TuneResult:
     noise: float
     """The difference a kernel showed against itself before the run (an A/A test), as a share: 0.02 is 2 %. 0 where the runner does
     not measure."""
+
+    @property
+    def fruitless(self) -> bool:
+        """Whether nothing but default schedules could be measured, in no task, because the others failed."""
+        return any(t.only_default for t in self.tasks) and not any(t.others for t in self.tasks)
 
     @property
     def default_ns(self) -> float:

@@ -17,6 +17,7 @@ import numpy as np
 from tilewright.compiled import Array, Compiled, ModelError, Port, read, save
 from tilewright.graph.dtypes import numpy_dtype
 from tilewright.graph.stage import TensorType
+from tilewright.measure import shortage
 from tilewright.schedules import jit
 from tilewright.schedules.kernel import PAGE, aligned, output_array
 from tilewright.schedules.target import Target
@@ -28,7 +29,7 @@ PREPARE = "tw_prepare"
 class Executable:
     """A callable model: ``(y,) = model(x)``. One call at a time: calls share the memory of what lies between the kernels.
 
-    Raises ModelError for a model whose code needs what this machine lacks.
+    Raises ModelError for a model whose code needs what this machine lacks, or more memory than it has.
     """
 
     def __init__(self, compiled: Compiled) -> None:
@@ -40,6 +41,19 @@ class Executable:
                 f"model compiled for {compiled.target.name} ({compiled.target.cpu}): this machine ({host.cpu}) lacks "
                 f"{', '.join(missing)}; compile it for this machine"
             )
+        lacking = shortage(
+            {
+                "what lies between the kernels": compiled.arena_bytes,
+                "packed constants": compiled.packed_bytes,
+                "constants": sum(c.nbytes for c in compiled.constants),
+                f"scratch of {compiled.target.threads} threads": compiled.thread_bytes * compiled.target.threads,
+                "inputs and outputs": sum(
+                    TensorType(p.shape, p.dtype).nbytes for p in compiled.inputs + compiled.outputs
+                ),
+            }
+        )
+        if lacking:
+            raise ModelError(f"the model {lacking}; give smaller shapes or fewer threads, or use a larger machine")
         self._code = jit.load_object(compiled.object_code, compiled.target)
         self._run = self._code.function(MODEL)
         self._table = (ctypes.c_void_p * max(1, len(compiled.slots)))()

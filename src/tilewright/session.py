@@ -71,6 +71,8 @@ class Search:
     strategy: Strategy | None = None
     failures: dict[str, int] = field(default_factory=dict)
     first_error: str = ""
+    abandoned: int = 0
+    """Candidates that are valid, but were too slow to be timed in full."""
     measured: int = 0
     known_before: int = 0
 
@@ -258,6 +260,7 @@ class Session:
         if not outcome.ok and outcome.status not in NO_VERDICT:
             search.failures[outcome.status] = search.failures.get(outcome.status, 0) + 1
             search.first_error = search.first_error or f"{outcome.status}: {outcome.error}"
+        search.abandoned += outcome.status == "pruned_slow"
         if record.is_default and outcome.ok:
             search.progress.default_ns = time_ns
         improved = search.progress.told(time_ns, record.schedule)

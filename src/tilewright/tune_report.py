@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import click
-
-from tilewright.display import print_table, time_text
+from tilewright.display import print_table, say, tell, time_text
 from tilewright.results import TuneResult
 
 Ends = tuple[float, float] | None
@@ -35,21 +33,27 @@ def print_tuning(result: TuneResult, ends: Ends, path: str) -> None:
     for t in result.tasks:
         for status, n in t.failures.items():
             failed[status] = failed.get(status, 0) + n
-    click.echo(
+    say(
         f"{result.trials} measurements in {result.seconds:.0f} s ({result.stopped}); failures: "
         + (", ".join(f"{n} {s}" for s, n in failed.items()) or "none")
     )
-    click.echo(f"sum of kernels: default {time_text(result.default_ns)}, best {time_text(result.best_ns)}")
+    say(f"sum of kernels: default {time_text(result.default_ns)}, best {time_text(result.best_ns)}")
     if ends is not None:
-        click.echo(
-            f"end to end:     default {time_text(ends[0])}, tuned {time_text(ends[1])}  ({ends[0] / ends[1]:.2f}x)"
-        )
+        say(f"end to end:     default {time_text(ends[0])}, tuned {time_text(ends[1])}  ({ends[0] / ends[1]:.2f}x)")
+    say(f"records: {path}")
+
+
+def warn(result: TuneResult) -> None:
+    """Say on stderr what puts the results in doubt: tasks of which everything but the default failed, and a busy machine."""
+    for t in result.tasks:
+        if t.only_default:
+            causes = ", ".join(f"{n} {s}" for s, n in t.failures.items())
+            tell(
+                f"warning: {t.task.origin} ({t.task.workload.describe()}): nothing but the default schedule could be measured "
+                f"({causes}). First error:\n{t.first_error}"
+            )
     if result.noise > 0.1:
-        click.echo(
-            f"warning: a kernel differed from itself by {result.noise:.0%} before the run; other programs are busy",
-            err=True,
-        )
-    click.echo(f"records: {path}")
+        tell(f"warning: a kernel differed from itself by {result.noise:.0%} before the run; other programs are busy")
 
 
 def _finite(value: float) -> float | None:
@@ -66,6 +70,7 @@ def tuning_json(result: TuneResult, ends: Ends, path: str) -> dict[str, Any]:
         "seconds": result.seconds,
         "stopped": result.stopped,
         "interrupted": result.interrupted,
+        "fruitless": result.fruitless,
         "noise": result.noise,
         "default_ns": _finite(result.default_ns),
         "best_ns": _finite(result.best_ns),
@@ -81,6 +86,7 @@ def tuning_json(result: TuneResult, ends: Ends, path: str) -> dict[str, Any]:
                 "measured": t.measured,
                 "known": t.known,
                 "failures": t.failures,
+                "first_error": t.first_error or None,
             }
             for t in result.tasks
         ],

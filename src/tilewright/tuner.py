@@ -17,6 +17,7 @@ from tilewright.confirm import confirm
 from tilewright.graph.graph import Graph
 from tilewright.measure import DeviceError, LocalRunner, Policy
 from tilewright.measure.request import Runner
+from tilewright.oversize import refuse_large_kernels, refuse_oversize
 from tilewright.results import Event as Event
 from tilewright.results import Listener, TaskResult
 from tilewright.results import TuneError as TuneError
@@ -55,21 +56,30 @@ def tune(
     - ``runner``: measures instead of this machine's own workers (a replay in tests).
     - ``max_noise``: the largest difference of a kernel from itself that is accepted before the run, as a share (1.0 is 100 %).
 
-    Raises TuneError if some task had no valid candidate at all; DeviceError if the device cannot measure, is another one than
-    the target, or is noisier than ``max_noise``; ValueError for an unknown strategy; StoreError if the store cannot be written.
+    Raises TuneError if some task had no valid candidate at all; DeviceError if the device cannot measure, is another one than the
+    target, or is noisier than ``max_noise``; ModelError for a graph larger than the memory; ValueError for an unknown strategy, or a
+    number out of range; StoreError if the store cannot be written.
     A KeyboardInterrupt ends the run early; the result then says ``interrupted``.
     """
+    if not max_noise > 0:
+        raise ValueError(f"max_noise: expected a share above 0; got {max_noise}")
+    if runner is None:
+        missing = missing_features(target, Target.host())
+        if missing:
+            raise DeviceError(
+                f"target {target.name}: this machine lacks {', '.join(missing)}; tune on a machine that has them"
+            )
+        if isinstance(model, Graph):
+            refuse_oversize(model, target)
+    policy = policy or Policy()
     tasks = extract(model, target) if isinstance(model, Graph) else list(model)
-    session = Session(tasks, target, store, budget or Budget(), strategy, seed, policy or Policy(), listener)
+    if runner is None:
+        refuse_large_kernels(((t.origin, t.workload) for t in tasks), target)
+    session = Session(tasks, target, store, budget or Budget(), strategy, seed, policy, listener)
     run = _Run(session, batch)
     if runner is not None:
         return run.go(runner)
-    missing = missing_features(target, Target.host())
-    if missing:
-        raise DeviceError(
-            f"target {target.name}: this machine lacks {', '.join(missing)}; tune on a machine that has them"
-        )
-    with LocalRunner(target, session.policy, workers_for_build=BUILDERS) as own:
+    with LocalRunner(target, policy, workers_for_build=BUILDERS) as own:
         own.preflight()
         session.noise = own.noise_floor()
         if session.noise > max_noise:
@@ -141,8 +151,18 @@ class _Run:
         ranking = session.store.top(w.hash, session.fingerprint, session.policy_text, n=1 << 16)
         default = identity(search.default)
         default_ns = next((h.time_ns for h in ranking if h.record.candidate == default), float("inf"))
-        measured, known = search.measured, search.known_before
-        return TaskResult(search.task, default_ns, best_ns, schedule, measured, known, dict(search.failures))
+        others = sum(h.record.candidate != default for h in ranking) + search.abandoned
+        return TaskResult(
+            search.task,
+            default_ns,
+            best_ns,
+            schedule,
+            search.measured,
+            search.known_before,
+            dict(search.failures),
+            search.first_error,
+            others,
+        )
 
     def _check_valid(self) -> None:
         for s in self.session.searches:
