@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import os
 import platform
 import sys
@@ -240,7 +239,13 @@ class Pool:
         cores = _cores_from_here()
         for k in range(1, threads):
             core = cores[k % len(cores)] if cores else None
-            threading.Thread(target=_begin, args=(worker, k, core), name=f"tilewright-{k}", daemon=True).start()
+            thread = threading.Thread(target=_begin, args=(worker, k, core), name=f"tilewright-{k}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # those that began sleep for ever, at the cost of a stack each
+                raise jit.CompileError(
+                    f"a pool of {threads} threads: the system gave only {k} ({error}); use Target.with_threads"
+                ) from error
 
 
 def _cores_from_here() -> list[int]:
@@ -264,10 +269,17 @@ def _begin(worker: Any, k: int, core: int | None) -> None:
     worker(k)
 
 
-@functools.cache
+_pools: dict[int, Pool] = {}
+_making = threading.Lock()
+
+
 def pool(threads: int) -> Pool:
-    """The pool of this process for ``threads`` threads; made once and kept for ever, as its threads never end."""
-    return Pool(threads)
+    """The pool of this process for ``threads`` threads; made once and kept for ever, as its threads never end. Raises CompileError
+    if the system does not give as many threads."""
+    with _making:
+        if threads not in _pools:
+            _pools[threads] = Pool(threads)
+        return _pools[threads]
 
 
 def region_cost_ns(threads: int, calls: int = 2000) -> float:

@@ -17,11 +17,11 @@ from tilewright import __version__
 from tilewright.api import compile as compile_model
 from tilewright.api import compile_for, load, records_lookup
 from tilewright.cli_info import best_command, device_command, records_group
-from tilewright.compiled import save
 from tilewright.compiler import compile_graph
 from tilewright.display import TuneDisplay
 from tilewright.graph.graph import Graph
 from tilewright.measure import Policy
+from tilewright.model_file import save
 from tilewright.options import (
     ALGORITHMS,
     CACHE,

@@ -14,23 +14,26 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tilewright.arrays import as_input, check_bound
-from tilewright.compiled import Array, Compiled, ModelError, Port, read, save
+from tilewright.compiled import Array, Compiled, ModelError, Port
 from tilewright.frames import Binding, Frames
 from tilewright.graph.dtypes import numpy_dtype
 from tilewright.graph.stage import TensorType
+from tilewright.model_file import read, save
 from tilewright.schedules import jit
 from tilewright.schedules.kernel import output_array
 from tilewright.schedules.target import Target
 
 MODEL = "tw_model"
 PREPARE = "tw_prepare"
+CONTRACT = "tw_contract"
+"""Name of the 64 characters in the object code that say which description it belongs to (:attr:`Compiled.contract`)."""
 
 
 class Executable:
     """A callable model: ``(y,) = model(x)``. Threads may share it: calls at the same time each have memory of their own for what lies
     between the kernels.
 
-    Raises ModelError for a model whose code needs what this machine lacks.
+    Raises ModelError for a model whose code needs what this machine lacks, or does not belong to the description it came with.
     """
 
     def __init__(self, compiled: Compiled) -> None:
@@ -42,7 +45,7 @@ class Executable:
                 f"model compiled for {compiled.target.name} ({compiled.target.cpu}): this machine ({host.cpu}) lacks "
                 f"{', '.join(missing)}; compile it for this machine"
             )
-        self._code = jit.load_object(compiled.object_code, compiled.target)
+        self._code = _load(compiled)
         self._frames = Frames(compiled, self._code.function(MODEL))
         self._frames.prepare(self._code.function(PREPARE))
         self._names = frozenset(p.name for p in compiled.inputs)
@@ -82,9 +85,7 @@ class Executable:
         if inputs.keys() != self._names:
             missing = [p.name for p in self.inputs if p.name not in inputs]
             unknown = [name for name in inputs if name not in self._names]
-            raise ModelError(
-                f"inputs: missing {missing}, unknown {unknown}; expected {[p.name for p in self.inputs]}"
-            )
+            raise ModelError(f"inputs: missing {missing}, unknown {unknown}; expected {[p.name for p in self.inputs]}")
         arrays = [as_input(p, inputs[p.name]) for p in self.inputs]
         outputs = self.allocate()
         self._frames.call(self._frames.binding(arrays, outputs))
@@ -131,6 +132,21 @@ class Executable:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a model file (``.tw``); an existing one is replaced as a whole. Raises ModelError if it cannot be written."""
         save(self.compiled, path)
+
+
+def _load(compiled: Compiled) -> jit.Code:
+    """The machine code of a model, if it is that of its description."""
+    try:
+        code = jit.load_object(compiled.object_code, compiled.target, (MODEL, PREPARE, CONTRACT))
+    except jit.CompileError as error:
+        raise ModelError(f"the machine code of the model cannot be loaded: {error}") from error
+    carried = code.data(CONTRACT, len(compiled.contract))
+    if carried != compiled.contract.encode():
+        raise ModelError(
+            f"the machine code of the model belongs to another description (its contract is {carried[:16]!r}…, expected "
+            f"{compiled.contract[:16]}…); compile it again"
+        )
+    return code
 
 
 def random_input(port: Port, rng: np.random.Generator) -> Array:
