@@ -207,12 +207,10 @@ def compile_object(text: str, target: Target) -> bytes:
 def load_object(data: bytes, target: Target, names: Sequence[str]) -> Code:
     """Machine code from :func:`compile_object`'s bytes, which must have functions or data of all ``names``. Raises CompileError for
     anything else, before LLVM sees it: LLVM ends the process for object code that it does not expect."""
-    _link_needed(data, target, names)
     _initialise()
-    host = (
-        Target.host()
-    )  # no code is generated any more, so nothing of LLVM's depends on the target that came with the file
+    host = Target.host()  # nothing is generated any more, so LLVM need not know the target that came with the file
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine.__wrapped__(host, True))
+    _link_needed(data, target, names)  # (names of this process are found only once an engine has been made)
     engine.add_object_file(llvm.ObjectFileRef.from_data(data))
     engine.finalize_object()
     return Code(engine)
