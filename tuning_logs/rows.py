@@ -15,6 +15,8 @@ from tilewright.tuning_logs.tables import CONTEXTS, RECORDS
 # These live in the shared context of a record, not in its body.
 _SHARED = ("workload_hash", "family", "target_hash", "policy_hash", "workload", "target", "policy")
 _BATCH = 200
+_UNREADABLE = (ValueError, TypeError, KeyError, RecursionError)
+"""What a damaged row raises: RecordError and JSONDecodeError are ValueErrors; a body may be no text, or no object, or too deep."""
 
 
 def _context_row(record: Record) -> dict[str, Any]:
@@ -77,11 +79,7 @@ class Reader:
             try:
                 body = json.loads(row.body)
                 found.append((row.id, Record.from_dict(body | self._contexts[row.context_id])))
-            except (
-                ValueError,
-                TypeError,
-                KeyError,
-            ) as error:  # RecordError and JSONDecodeError are ValueErrors
+            except _UNREADABLE as error:
                 self.unreadable[row.id] = f"{type(error).__name__}: {error}"
         return found
 
@@ -91,7 +89,7 @@ class Reader:
                 try:
                     context = {name: getattr(row, name) for name in _SHARED}
                     self._contexts[row.id] = context | {"target": json.loads(row.target)}
-                except ValueError:
+                except _UNREADABLE:
                     continue  # its records are then reported one by one
 
 
