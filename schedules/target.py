@@ -84,7 +84,8 @@ class Target:
                 least = 0 if field.name in ("l2_bytes", "l3_bytes") else 1
                 most = _MOST.get(field.name, _MOST_BYTES)
                 right = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-                expected = f"an integer of at least {least} and at most {most}"
+                bound = f"at least {least}" if not isinstance(value, int) or value < least else f"at most {most}"
+                expected = f"an integer of {bound}"
             else:
                 right, expected = isinstance(value, str), "a string"
             if not right:

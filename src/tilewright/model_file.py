@@ -1,31 +1,30 @@
 """Model files (``.tw``): a zip of ``model.json`` (the description), ``code.o`` (an object file) and ``constants.bin`` (the elements of
 the constants one after the other, little-endian, each constant at a multiple of 64 bytes); never a pickle.
 
-The zip's comment is a digest of all bytes before it, so that a file with any other byte than it was written with is refused before
-anything in it is looked at. That guards against damage, not against people: a model file is a program, like any other.
+The file is sealed (:mod:`tilewright.graph.sealed`), so one with any other byte than it was written with is refused before anything in
+it is believed. That guards against damage, not against people: a model file is a program, like any other.
 Parts are stored as they are, so none is larger than the file.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 import numpy as np
 
 from tilewright.compiled import Array, Compiled, ModelError
+from tilewright.graph import sealed
 from tilewright.graph.dtypes import numpy_dtype
 from tilewright.model_json import Constant, describe, parse
 from tilewright.schedules.kernel import aligned
 
 ALIGN = 64
-_DIGEST = hashlib.sha256().digest_size * 2
 _PARTS = ("model.json", "code.o", "constants.bin")
 _BROKEN = (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, KeyError, ValueError)
 """What the standard library raises for a zip that is none, or that uses what we do not write (RuntimeError: encryption)."""
@@ -38,16 +37,14 @@ def save(compiled: Compiled, path: str | os.PathLike[str]) -> None:
     try:
         with open(temporary, "w+b") as file:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as z:
-                z.comment = b"0" * _DIGEST
+                z.comment = sealed.UNSEALED
                 z.writestr("model.json", json.dumps(describe(compiled), indent=1))
                 z.writestr("code.o", compiled.object_code)
                 with z.open("constants.bin", "w", force_zip64=True) as part:
                     for a in compiled.constants:
                         part.write(_bytes(a))
                         part.write(bytes(-a.nbytes % ALIGN))
-            digest = _digest(file)
-            file.seek(-_DIGEST, os.SEEK_END)
-            file.write(digest)
+            sealed.seal(file)
         os.replace(temporary, final)
     except OSError as error:
         raise ModelError(f"cannot write {final}: {error.strerror or error}") from error
@@ -61,7 +58,7 @@ def read(path: str | os.PathLike[str]) -> Compiled:
     where = os.fspath(path)
     try:
         with open(path, "rb") as file:
-            intact = _is_intact(file)
+            intact = sealed.is_sealed(file)
             with zipfile.ZipFile(file) as z:
                 return _read(z, intact)
     except ModelError as error:
@@ -104,10 +101,10 @@ def _read(z: zipfile.ZipFile, intact: bool) -> Compiled:
     )  # fmt: skip
 
 
-def _constants(part: object, wanted: tuple[Constant, ...]) -> Iterator[Array]:
+def _constants(part: IO[bytes], wanted: tuple[Constant, ...]) -> Iterator[Array]:
     for c in wanted:
         place = aligned(-(-c.nbytes // ALIGN) * ALIGN)
-        part.readinto(place)  # type: ignore[attr-defined]
+        place[...] = np.frombuffer(part.read(place.size), np.uint8)
         if c.dtype == "bool" and (place[: c.nbytes] > 1).any():
             raise ModelError("constants.bin: expected 0 or 1 in a bool constant")
         yield place[: c.nbytes].view(numpy_dtype(c.dtype)).reshape(c.shape)
@@ -116,24 +113,3 @@ def _constants(part: object, wanted: tuple[Constant, ...]) -> Iterator[Array]:
 def _bytes(a: Array) -> Array:
     little = np.ascontiguousarray(a, a.dtype.newbyteorder("<"))
     return little.reshape(-1).view(np.uint8)
-
-
-def _digest(file: BinaryIO) -> bytes:
-    """Over all bytes but the place of the digest itself."""
-    left = file.seek(0, os.SEEK_END) - _DIGEST
-    file.seek(0)
-    sha = hashlib.sha256()
-    while left > 0:
-        piece = file.read(min(left, 1 << 20))
-        if not piece:
-            break
-        sha.update(piece)
-        left -= len(piece)
-    return sha.hexdigest().encode()
-
-
-def _is_intact(file: BinaryIO) -> bool:
-    if file.seek(0, os.SEEK_END) <= _DIGEST:
-        return False
-    expected = _digest(file)
-    return file.read(_DIGEST) == expected
