@@ -5,6 +5,7 @@ A model answers with numbers whatever it is fed, so a file says what it belongs 
 format) and is refused when any of it differs. A file appears whole or not at all.
 """
 
+import hashlib
 import io
 import json
 import os
@@ -79,6 +80,7 @@ def save_model(
         "schema": {"version": schema.version, "digest": schema.digest, "names": schema.names()},
         "target": dict(target),
         "summary": None if summary is None else asdict(summary),
+        "parts": {name: _digest(content) for name, content in files.items()},
     }
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -134,7 +136,7 @@ def _read(path: Path) -> tuple[ModelInfo, dict[str, Any], dict[str, bytes]]:
         ) from None
     try:
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-            if not sealed.is_sealed(io.BytesIO(raw)):  # so damaged weights never reach a native parser
+            if not sealed.is_sealed(io.BytesIO(raw)):
                 raise _corrupt(path, "its bytes are not those that this release wrote")
             if sum(part.file_size for part in archive.infolist()) > MOST_BYTES:
                 raise _corrupt(path, f"its parts are larger than {MOST_BYTES} bytes")
@@ -160,9 +162,16 @@ def _read(path: Path) -> tuple[ModelInfo, dict[str, Any], dict[str, bytes]]:
         settings = restored.mapping(meta["settings"], "settings")
     except _MALFORMED as error:
         raise _corrupt(path, f"its {META} lacks a field ({type(error).__name__})") from None
+    if meta.get("parts") != {name: _digest(content) for name, content in files.items()}:
+        # XGBoost's reader of weights ends the process, or never ends, for some that are not as it wrote them.
+        raise _corrupt(path, f"its parts are not those that its {META} names")
     if info.kind not in _KINDS:
         raise ModelFileError(f"{path}: expected a ranker of kind {', '.join(_KINDS)}, got {info.kind!r}")
     return info, settings, files
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _name_difference(schema: FeatureSchema, info: ModelInfo) -> str:

@@ -1,6 +1,7 @@
 """What is read from a model file, checked before it is used. Each refusal is a ValueError; the file's reader says which file."""
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -60,5 +61,5 @@ def summary(value: object) -> TrainingSummary:
 
 
 def threads(settings: Mapping[str, Any]) -> int:
-    """How many threads a ranker uses."""
-    return integer(settings, "n_jobs", 1, MOST_THREADS)
+    """How many threads a ranker uses: no more than there are cores here, as more would only wait for each other."""
+    return min(integer(settings, "n_jobs", 1, MOST_THREADS), os.cpu_count() or 1)

@@ -1,5 +1,6 @@
 """Model files: the same predictions in another process, and refusals of what cannot be trusted."""
 
+import hashlib
 import io
 import json
 import subprocess
@@ -117,10 +118,14 @@ def test_load_refuses_another_target_unless_asked_to_transfer(saved: Path) -> No
 
 
 def rewrite(path: Path, change: Callable[[dict[str, bytes]], None]) -> None:
-    """Change the members of an intact archive, and seal it again: as if it had been written so."""
+    """Change the members of an intact archive, name them and seal it again: as if it had been written so."""
     with zipfile.ZipFile(path) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
+    before = dict(files)
     change(files)
+    if "meta.json" in files and files["meta.json"] == before["meta.json"]:
+        parts = {name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name != "meta.json"}
+        with_meta(parts=parts)(files)
     with path.open("w+b") as file:
         with zipfile.ZipFile(file, "w") as archive:
             archive.comment = sealed.UNSEALED
@@ -171,6 +176,19 @@ def test_load_refuses_a_file_that_is_not_sealed(saved: Path) -> None:
         for name, content in files.items():
             archive.writestr(name, content)
     with pytest.raises(ModelFileError, match="its bytes are not those that this release wrote"):
+        load_model(saved, SCHEMA, TARGET)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", None], ids=["empty", "text", "other"])
+def test_load_refuses_weights_that_the_file_does_not_name(saved: Path, content: bytes | None) -> None:
+    """XGBoost ends the process for an empty file of weights: it does not get to see it."""
+
+    def exchange(files: dict[str, bytes]) -> None:
+        files["member_0.ubj"] = files["member_1.ubj"] if content is None else content
+        files["meta.json"] += b" "  # as it is, so that it does not name the new part
+
+    rewrite(saved, exchange)
+    with pytest.raises(ModelFileError, match=r"its parts are not those that its meta\.json names"):
         load_model(saved, SCHEMA, TARGET)
 
 
