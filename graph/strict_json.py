@@ -19,8 +19,8 @@ def loads(text: str | bytes) -> Any:
         value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_object)
     except RecursionError as error:
         raise ValueError(f"nested deeper than {DEPTH} levels") from error
-    opening = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
-    if sum(text.count(sign) for sign in opening) > DEPTH:  # type: ignore[arg-type]
+    opening = text.count(b"[") + text.count(b"{") if isinstance(text, bytes) else text.count("[") + text.count("{")
+    if opening > DEPTH:
         _check_depth(value)
     return value
 

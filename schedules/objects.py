@@ -87,7 +87,8 @@ def _check_relocations(data: bytes, s: _Section, entry: int, sections: list[_Sec
 
 def _names(data: bytes, table: _Section, sections: list[_Section]) -> Symbols:
     texts = sections[table.link]
-    defined, needed = set(), set()
+    defined: set[str] = set()
+    needed: set[str] = set()
     for at in range(table.offset, table.offset + table.size - _SYMBOL.size + 1, _SYMBOL.size):
         text, info, _, section, value, _size = _SYMBOL.unpack_from(data, at)
         if text >= texts.size or (

@@ -16,7 +16,7 @@ import pytest
 import damaged
 import tilewright
 from tilewright.compiled import ModelError, Slot
-from tilewright.graph import ops, strict_json
+from tilewright.graph import ops, sealed, strict_json
 from tilewright.model_file import read
 from tilewright.runtime import Executable, load
 from tilewright.schedules import jit, objects
@@ -190,12 +190,12 @@ def test_a_part_that_is_there_twice(whole: Parts, tmp_path: Path) -> None:
     """Readers would differ in which one they take."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as z:
-        z.comment = damaged.sealed.UNSEALED
+        z.comment = sealed.UNSEALED
         for name, content in whole.items():
             z.writestr(name, content)
         with pytest.warns(UserWarning, match="Duplicate name"):
             z.writestr("code.o", whole["code.o"])
-    damaged.sealed.seal(file)
+    sealed.seal(file)
     assert "expected the parts" in refused(file.getvalue(), tmp_path)
 
 

@@ -42,7 +42,7 @@ def save(compiled: Compiled, path: str | os.PathLike[str]) -> None:
                 z.writestr("code.o", compiled.object_code)
                 with z.open("constants.bin", "w", force_zip64=True) as part:
                     for a in compiled.constants:
-                        part.write(_bytes(a))
+                        part.write(_bytes(a).data)
                         part.write(bytes(-a.nbytes % ALIGN))
             sealed.seal(file)
         os.replace(temporary, final)
