@@ -254,8 +254,8 @@ _DIGITS = 18
 
 
 def _integer(word: str, number: int) -> int:
-    if not (word.isascii() and word.isdecimal() and len(word) <= _DIGITS):
-        raise ScheduleError(
-            f"schedule line {number}: expected a whole number of at most {_DIGITS} digits; got {word[:40]!r}"
-        )
+    if not (word.isascii() and word.isdecimal()):
+        raise ScheduleError(f"schedule line {number}: expected a whole number; got {word[:40]!r}")
+    if len(word) > _DIGITS:
+        raise ScheduleError(f"schedule line {number}: expected a number of at most {_DIGITS} digits; got {word[:40]}")
     return int(word)
