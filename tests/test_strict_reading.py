@@ -89,7 +89,7 @@ def test_workloads_that_are_no_json() -> None:
 def test_schedules(number: str) -> None:
     """Numbers that do not fit 64 bits, or that are written in another way than ours."""
     with pytest.raises(
-        ScheduleError, match="schedule line 1: expected a (whole number|number of at most 18 digits); got"
+        ScheduleError, match=r"schedule line 1: expected a (whole number|number of at most 18 digits); got"
     ):
         parse_schedule(f"split t0 i0 {number}")
     assert str(parse_schedule("split t0 i0 " + "9" * 18)) == "split t0 i0 " + "9" * 18
