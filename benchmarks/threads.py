@@ -44,7 +44,7 @@ class Unguarded(Executable):
 
 
 def convolutions(threads: int) -> Executable:
-    """Two convolutions, a residual and a softmax: five kernels over one arena."""
+    """Two convolutions, a residual, a pool, a product and a softmax, with what lies between them in the arena."""
     rng = np.random.default_rng(0)
     g = tilewright.Graph()
     x = g.input("x", (1, 8, 20, 20))
@@ -68,7 +68,7 @@ def products(threads: int) -> Executable:
 
 
 def attention(threads: int) -> Executable:
-    """Scores, softmax and a product; layer normalisation."""
+    """Scores, softmax and a product; a residual, and another softmax."""
     g = tilewright.Graph()
     x = g.input("x", (4, 32, 32))
     weights = ops.softmax(ops.matmul(x, ops.transpose(x, (0, 2, 1))), -1)

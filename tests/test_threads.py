@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import tilewright
+from benchmarks import threads as benchmark
 from tilewright.compiled import Array, ModelError
 from tilewright.graph import ops
 from tilewright.runtime import Executable
@@ -225,3 +230,17 @@ def test_compiling_in_several_threads() -> None:
 
     in_threads(work, 4)
     assert len(set(map(id, pools))) == 1
+
+
+@pytest.mark.parametrize("name", benchmark.MODELS)
+def test_the_benchmark(name: str) -> None:
+    """It counts wrong results (an answer that is always wrong counts each call), and compares with and without the guard."""
+    model = benchmark.MODELS[name](1)
+    assert benchmark.wrong_results(model, threads=4, calls=25) == 0
+    numbers = iter(range(10**6))
+    broken = lambda x: [np.array(next(numbers))]  # noqa: E731
+    broken.inputs = model.inputs  # type: ignore[attr-defined]
+    assert benchmark.wrong_results(broken, threads=4, calls=25) == 100  # type: ignore[arg-type]
+    call, ratio = benchmark.guard_cost(model.compiled, rounds=9, round_s=0.001)
+    assert call > 0
+    assert 0.2 < ratio.value < 5
