@@ -242,10 +242,8 @@ class Pool:
             thread = threading.Thread(target=_begin, args=(worker, k, core), name=f"tilewright-{k}", daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # those that began sleep for ever, at the cost of a stack each
-                raise jit.CompileError(
-                    f"a pool of {threads} threads: the system gave only {k} ({error}); use Target.with_threads"
-                ) from error
+            except RuntimeError as error:
+                raise jit.CompileError(f"a pool of {threads} threads: the system gave only {k} ({error})") from error
 
 
 def _cores_from_here() -> list[int]:
@@ -277,9 +275,7 @@ def pool(threads: int) -> Pool:
     """The pool of this process for ``threads`` threads; made once and kept for ever, as its threads never end. Raises CompileError
     if the system does not give as many threads."""
     with _making:
-        if threads not in _pools:
-            _pools[threads] = Pool(threads)
-        return _pools[threads]
+        return _pools.get(threads) or _pools.setdefault(threads, Pool(threads))
 
 
 def region_cost_ns(threads: int, calls: int = 2000) -> float:
