@@ -1,4 +1,4 @@
-"""What a compiled model takes: arrays that machine code may work on, and a refusal for all others (FAULTS 13)."""
+"""What a compiled model takes: arrays that machine code may work on, and a refusal for all others."""
 
 from __future__ import annotations
 

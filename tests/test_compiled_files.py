@@ -1,4 +1,4 @@
-"""Model files (``.tw``): nothing in them is believed (FAULTS 14). Whatever is wrong ends in ModelError, which says what to do."""
+"""Model files (``.tw``): nothing in them is believed. Whatever is wrong ends in ModelError, which says what to do."""
 
 from __future__ import annotations
 

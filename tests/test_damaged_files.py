@@ -1,4 +1,4 @@
-"""Whatever is loaded may be damaged: thousands of damaged files end in a typed error or a right result (FAULTS 14).
+"""Whatever is loaded may be damaged: thousands of damaged files end in a typed error or a right result.
 
 Never in a crash, a hang or memory without bound: each property of ``damaged.py`` runs in a process of its own, under limits.
 """

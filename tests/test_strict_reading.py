@@ -1,4 +1,4 @@
-"""Texts inside records and target files: what is wrong in them is refused with one typed error (FAULTS 14)."""
+"""Texts inside records and target files: what is wrong in them is refused with one typed error."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def in_threads(work: Callable[[int], None], count: int) -> None:
 
 @pytest.mark.parametrize("make", [chain, softmaxes, lambda: chain(threads=2)], ids=["chain", "softmaxes", "pool"])
 def test_calls_from_many_threads_do_not_mix(make: Callable[[], Executable]) -> None:
-    """FAULTS 2: every thread gets the outputs of its own inputs, bit by bit."""
+    """Every thread gets the outputs of its own inputs, bit by bit."""
     model = make()
     inputs = inputs_of(model, 8)
     right = [model(x)[0].tobytes() for x in inputs]
@@ -85,7 +85,7 @@ def test_calls_from_many_threads_do_not_mix(make: Callable[[], Executable]) -> N
 
 
 def test_every_way_to_call_at_once() -> None:
-    """FAULTS 2: ``bind`` and ``invoke`` of several threads, ``run``, ``time`` and calls, together on one model."""
+    """``bind`` and ``invoke`` of several threads, ``run``, ``time`` and calls, together on one model."""
     model = chain()
     inputs = inputs_of(model, 8)
     right = [model(x)[0].tobytes() for x in inputs]
