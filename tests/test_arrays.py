@@ -38,7 +38,10 @@ def ones() -> Array:
 
 
 def outputs() -> list[Array]:
-    return [aligned(256).view(np.float32).reshape(SHAPE) for _ in range(2)]
+    made: list[Array] = [aligned(256).view(np.float32).reshape(SHAPE) for _ in range(2)]
+    for a in made:
+        a.fill(0)
+    return made
 
 
 def test_invoke_before_bind_is_refused(model: Executable) -> None:
@@ -60,6 +63,13 @@ def test_a_refused_bind_binds_nothing(model: Executable) -> None:
     np.testing.assert_array_equal(out[1], 2)
 
 
+def placed(offset: int) -> Array:
+    """Zeros at an address that is ``offset`` past a multiple of 64."""
+    a = aligned(256, 64, offset)
+    a.fill(0)
+    return a.view(np.float32).reshape(SHAPE)
+
+
 def _read_only() -> Array:
     a = outputs()[0]
     a.flags.writeable = False
@@ -77,12 +87,12 @@ def _of_a_closed_file() -> Array:
         (_read_only(), "output 'more': expected an array that may be written; got a read-only one"),
         (_of_a_closed_file(), "read-only"),
         (np.broadcast_to(np.float32(0), SHAPE), "not contiguous"),
-        (aligned(256, 64, 4).view(np.float32).reshape(SHAPE), "64-byte boundary"),
-        (aligned(256, 64, 2)[:256].view(np.float32).reshape(SHAPE), "not aligned"),
+        (placed(4), "64-byte boundary"),
+        (placed(2), "not aligned"),
         (outputs()[0].astype(">f4"), "got >f4"),
         (outputs()[0].astype(np.float64), "got float64"),
         (outputs()[0].astype(np.int32), "got int32"),
-        (aligned(512).view(np.float32).reshape(4, 32)[:, ::2], "not contiguous"),
+        (np.zeros((4, 32), np.float32)[:, ::2], "not contiguous"),
         (np.asfortranarray(ones()), "not contiguous"),
         (outputs()[0].reshape(64), r"got float32 of shape \(64,\)"),
         (np.ma.masked_array(ones()), "got MaskedArray"),
@@ -103,6 +113,7 @@ def test_outputs_lie_apart(model: Executable) -> None:
     """An output over an input, over another output, or over a part of one, is refused; inputs may be one array."""
     x, (more, twice) = ones(), outputs()
     both = aligned(256 + 64).view(np.float32)
+    both.fill(0)
     with pytest.raises(ModelError, match="'twice': expected memory of its own; it shares memory with output 'more'"):
         model.bind([x], [more, more])
     with pytest.raises(ModelError, match="shares memory"):
@@ -200,7 +211,7 @@ def test_tensors_of_other_libraries(model: Executable) -> None:
 def test_arrays_that_are_copied(model: Executable, tmp_path: Path) -> None:
     """Gaps, another order, no alignment, read-only memory, subclasses: the values count."""
     values = np.arange(64, dtype=np.float32).reshape(SHAPE)
-    odd = np.empty(257, np.uint8)[1:].view(np.float32).reshape(SHAPE)
+    odd = np.zeros(257, np.uint8)[1:].view(np.float32).reshape(SHAPE)
     odd[...] = values
     wide = np.zeros((8, 32), np.float32)
     wide[::2, ::2] = values
