@@ -243,4 +243,4 @@ def test_the_benchmark(name: str) -> None:
     assert benchmark.wrong_results(broken, threads=4, calls=25) == 100  # type: ignore[arg-type]
     call, ratio = benchmark.guard_cost(model.compiled, rounds=9, round_s=0.001)
     assert call > 0
-    assert 0.2 < ratio.value < 5
+    assert 0 < ratio.low <= ratio.value <= ratio.high
