@@ -6,9 +6,10 @@ time is infinite: it is evidence, and ordering by time already places it last.
 """
 
 import io
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -144,8 +145,10 @@ class Dataset:
 
     @classmethod
     def from_npz(cls, content: bytes, schema_digest: str) -> "Dataset":
-        """The inverse of `to_npz`; nothing is unpickled."""
+        """The inverse of `to_npz`; nothing is unpickled, and no array is larger than `content`. Raises ValueError."""
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            for name in _ARRAYS:
+                _check_size(arrays.zip.open(f"{name}.npy"), len(content))
             return cls(**{name: arrays[name] for name in _ARRAYS}, schema_digest=schema_digest)
 
     def folds(self, count: int = 5) -> Iterator[tuple["Dataset", "Dataset"]]:
@@ -231,3 +234,13 @@ def _check(good: NDArray[np.bool_], name: str, expected: str, values: NDArray[np
     if not good.all():
         row = int(np.flatnonzero(~good)[0])
         raise DatasetError(f"{name}: expected {expected} in every row, got {values[row]!s} in row {row}")
+
+
+def _check_size(part: IO[bytes], most: int) -> None:
+    """Refuse an array that says it has more bytes than there are, before memory is taken for it."""
+    with part:
+        version = np.lib.format.read_magic(part)
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = header(part)
+        if math.prod(shape) * dtype.itemsize > most:
+            raise ValueError(f"array: expected at most {most} bytes, got shape {shape} of {dtype}")

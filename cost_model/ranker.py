@@ -27,6 +27,7 @@ from typing import Any, ClassVar, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.cost_model import restored
 from tilewright.cost_model.dataset import Dataset, Lesson, TrainingSummary
 from tilewright.cost_model.schema import check_candidates
 
@@ -180,18 +181,21 @@ class XGBoostRanker(AbstractRanker):
     def restore(cls, settings: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         import xgboost as xgb
 
-        def booster(name: str) -> Any:
-            return xgb.Booster({"nthread": settings["n_jobs"], "verbosity": 0}, model_file=bytearray(files[name]))
+        n_jobs, seed = restored.threads(settings), restored.integer(settings, "seed")
+        if settings["learnt"] is None:
+            return cls(n_jobs, seed)
+        learnt = restored.mapping(settings["learnt"], "learnt")
+        summary = restored.summary(learnt["summary"])
 
-        learnt = settings["learnt"]
-        if learnt is not None:
-            learnt = Learnt(
-                TrainingSummary(**learnt["summary"]),
-                learnt["offset"],
-                tuple(booster(f"member_{number}.ubj") for number in range(learnt["members"])),
-                booster("gate.ubj") if learnt["gate"] else None,
-            )
-        return cls(settings["n_jobs"], settings["seed"], learnt)
+        def booster(name: str) -> Any:
+            found = xgb.Booster({"nthread": n_jobs, "verbosity": 0}, model_file=bytearray(files[name]))
+            if found.num_features() != summary.features:
+                raise ValueError(f"{name}: expected {summary.features} features, got {found.num_features()}")
+            return found
+
+        members = tuple(booster(f"member_{k}.ubj") for k in range(restored.integer(learnt, "members", 0, len(files))))
+        gate = booster("gate.ubj") if restored.flag(learnt, "gate") else None
+        return cls(n_jobs, seed, Learnt(summary, restored.number(learnt, "offset"), members, gate))
 
 
 @final
@@ -249,10 +253,10 @@ class HistGradientRanker(AbstractRanker):
 
     @classmethod
     def restore(cls, settings: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
-        ranker = cls(settings["n_jobs"], settings["seed"])
+        ranker = cls(restored.threads(settings), restored.integer(settings, "seed", 0, 2**32 - 1))
         if settings["digest"] is None:
             return ranker
-        return ranker.fit(Dataset.from_npz(files["training.npz"], settings["digest"]))
+        return ranker.fit(Dataset.from_npz(files["training.npz"], restored.text(settings, "digest")))
 
 
 def default_ranker(n_jobs: int = 1, seed: int = 0) -> AbstractRanker:

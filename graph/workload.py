@@ -176,7 +176,8 @@ def rename_expr(e: Expr, tensors: Mapping[str, str], axes: Mapping[str, str]) ->
 
 
 def to_json(w: Workload) -> Json:
-    """Plain data. Expressions are written once each, in a table, so shared sub-expressions stay shared."""
+    """Plain data (:mod:`tilewright.graph.read_workload` has the inverse). Expressions are written once each, in a table, so shared
+    sub-expressions stay shared."""
     nodes: list[Json] = []
     for n in w.nodes:
         if isinstance(n, View):
@@ -203,9 +204,12 @@ def _encode_reducer(reducer: str | Ordered | None) -> Json:
     return ["select", reducer.largest] if isinstance(reducer, Select) else reducer
 
 
-def _decode_reducer(data: Json) -> str | Ordered | None:
+def decode_reducer(data: Json) -> str | Ordered:
+    """A reducer from its JSON. Raises GraphError for anything else."""
+    if isinstance(data, str):
+        return data
     if not isinstance(data, list):
-        return data  # type: ignore[no-any-return]
+        raise GraphError(f"workload: expected a reducer; got {data!r}")
     kind, rest = data[:1], data[1:]
     if kind == ["scan"] and [type(x) for x in rest] == [str, int, bool, bool]:
         return Scan(*rest)
@@ -228,51 +232,6 @@ def _encode(e: Expr, seen: Mapping[Expr, int]) -> Json:
         return ["load", e.dtype, e.tensor, args]
     assert isinstance(e, Op)
     return [e.kind, e.dtype, args]
-
-
-def from_json(data: Json) -> Workload:
-    """The inverse of :func:`to_json`. Raises GraphError on data that is no workload."""
-    try:
-        if data["format"] != FORMAT:
-            raise GraphError(f"workload format: expected {FORMAT}; got {data['format']!r}")
-        inputs = tuple((n, TensorType(tuple(s), d), k == "constant") for n, s, d, k in data["inputs"])
-        types = {n: t for n, t, _ in inputs}
-        nodes: list[Node] = []
-        for row in data["nodes"]:
-            node = _decode_node(row, types)
-            types[node.output] = node.type
-            nodes.append(node)
-        return Workload(inputs, tuple(nodes), data["output"])
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise GraphError(f"expected the JSON of a workload; got {str(data)[:80]!r} ({error!r})") from error
-
-
-def _decode_node(row: Json, types: Mapping[str, TensorType]) -> Node:
-    if "view" in row:
-        return View(row["view"], row["of"], TensorType(tuple(row["shape"]), types[row["of"]].dtype))
-    table: list[Expr] = []
-    for kind, *rest in row["body"]:
-        if kind == "const":
-            dtype, value = rest
-            table.append(Const(dtype, float(value) if isinstance(value, str) else value))
-        elif kind == "axis":
-            table.append(Var("int64", rest[0]))
-        elif kind == "load":
-            table.append(Load(rest[0], rest[1], tuple(table[k] for k in rest[2])))
-        else:
-            table.append(Op(rest[0], kind, tuple(table[k] for k in rest[1])))
-    axes = tuple((f"i{k}", e) for k, e in enumerate(row["axes"]))
-    reduce = tuple((f"r{k}", e) for k, e in enumerate(row.get("reduce", [])))
-    return Stage(row["stage"], axes, table[-1], reduce, _decode_reducer(row.get("reducer")))
-
-
-def parse(text: str) -> Workload:
-    """A workload from its canonical text."""
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise GraphError(f"expected the JSON of a workload; got {text[:80]!r} ({error})") from error
-    return from_json(data)
 
 
 def _abstract(data: Json) -> Json:

@@ -29,8 +29,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tilewright.graph.dtypes import GraphError
+from tilewright.graph.read_workload import parse as parse_workload
 from tilewright.graph.workload import Workload
-from tilewright.graph.workload import parse as parse_workload
 from tilewright.measure.check import Reference
 from tilewright.measure.harness import Bound, Harness
 from tilewright.measure.messages import Message

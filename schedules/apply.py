@@ -9,8 +9,9 @@ refused where it is too large, so that no candidate takes LLVM more than about a
 
 from __future__ import annotations
 
+from tilewright.graph.dtypes import SIZES
 from tilewright.graph.workload import Workload
-from tilewright.schedules.nest import Alloc, Buffer, Node, Parameter, Program, Seq, instructions, seq
+from tilewright.schedules.nest import Alloc, Buffer, Node, Parameter, Program, Seq, instructions, seq, walk
 from tilewright.schedules.opening import open_loop, resolve
 from tilewright.schedules.ordered_nest import ordered_nest
 from tilewright.schedules.packing import ROOT, Packing
@@ -27,6 +28,9 @@ from tilewright.schedules.steps import Schedule, check
 MAX_INSTRUCTIONS = 8000
 """Vector instructions of a program (:func:`tilewright.schedules.nest.instructions`): what LLVM compiles
 within a second."""
+MAX_BYTES, MAX_SHARE = 1 << 30, 64
+"""A buffer may have the first, or as many times the bytes of the workload's tensors: a step whose tiles are many times larger than
+their axes asks for more memory than there is, and gains nothing."""
 
 
 def apply(workload: Workload, schedule: Schedule) -> Program:
@@ -65,6 +69,8 @@ def apply(workload: Workload, schedule: Schedule) -> Program:
         f"expected a program of at most {MAX_INSTRUCTIONS} vector instructions; got about {size}; "
         "unroll less or choose smaller vectors",
     )
+    local = [n.buffer for node in (*prepare, *body) for n in walk(node) if isinstance(n, Alloc)]
+    _check_buffers([*packed, *shared, *local], sum(t.nbytes for t in types.values()))
     out = types[workload.output]
     return Program(
         tuple(Parameter(n, t.size, t.dtype) for n, t, _ in workload.inputs),
@@ -74,6 +80,15 @@ def apply(workload: Workload, schedule: Schedule) -> Program:
         seq(prepare) if prepare else Seq(()),
         seq(body),
     )
+
+
+def _check_buffers(buffers: list[Buffer], tensor_bytes: int) -> None:
+    most = max(MAX_BYTES, MAX_SHARE * tensor_bytes)
+    for b in buffers:
+        nbytes = b.size * SIZES[b.dtype]
+        check(
+            nbytes <= most, f"{b.name}: expected a buffer of at most {most} bytes; got {nbytes}; choose smaller tiles"
+        )
 
 
 class _Builder:

@@ -14,12 +14,13 @@ import glob
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
 
+from tilewright.schedules import objects
 from tilewright.schedules.target import Target
 
 
@@ -149,6 +150,13 @@ class Code:
             raise CompileError(f"the compiled module has no function {name!r}")
         return found
 
+    def data(self, name: str, nbytes: int) -> bytes:
+        """The first bytes of a constant. Raises CompileError if the module has none of that name."""
+        found = int(self._engine.get_global_value_address(name))
+        if not found:
+            raise CompileError(f"the compiled module has no constant {name!r}")
+        return ctypes.string_at(found, nbytes)
+
     def function(self, name: str) -> Callable[[int], None]:
         """A ``void name(ptr)`` as a Python callable taking an address."""
         call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.address(name))
@@ -196,16 +204,36 @@ def compile_object(text: str, target: Target) -> bytes:
     return bytes(target_machine(target, False).emit_object(module))
 
 
-def load_object(data: bytes, target: Target) -> Code:
-    """Machine code from :func:`compile_object`'s bytes."""
-    if target.threads > 1:
-        _link_pool(target)
+def load_object(data: bytes, target: Target, names: Sequence[str]) -> Code:
+    """Machine code from :func:`compile_object`'s bytes, which must have functions or data of all ``names``. Raises CompileError for
+    anything else, before LLVM sees it: LLVM ends the process for object code that it does not expect."""
     _initialise()
-    empty = llvm.parse_assembly("")
-    engine = llvm.create_mcjit_compiler(empty, target_machine.__wrapped__(target, True))
+    host = Target.host()  # nothing is generated any more, so LLVM need not know the target that came with the file
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine.__wrapped__(host, True))
+    _link_needed(data, target, names)  # (names of this process are found only once an engine has been made)
     engine.add_object_file(llvm.ObjectFileRef.from_data(data))
     engine.finalize_object()
     return Code(engine)
+
+
+def _link_needed(data: bytes, target: Target, names: Sequence[str]) -> None:
+    """Make known what object code calls, and refuse code that calls anything that is not there."""
+    if "linux" not in target.triple:  # other formats than ELF are not looked into
+        if target.threads > 1:
+            _link_pool(target)
+        return
+    try:
+        found = objects.symbols(data, target.arch)
+    except objects.ObjectError as error:
+        raise CompileError(str(error)) from error
+    missing = sorted(set(names) - found.defined)
+    if missing:
+        raise CompileError(f"object code: expected {', '.join(names)}; it has no {', '.join(missing)}")
+    if f"tw_parallel_{target.threads}" in found.needed:
+        _link_pool(target)
+    unknown = sorted(n for n in found.needed if llvm.address_of_symbol(n) is None)
+    if unknown:
+        raise CompileError(f"object code: it needs {', '.join(unknown)[:200]}, which this process does not have")
 
 
 def assembly(text: str, target: Target) -> str:

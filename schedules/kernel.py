@@ -92,24 +92,31 @@ class Kernel:
         return ctypes.addressof(self._args)
 
     def bind(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Point the kernel at contiguous arrays for its inputs and its output, and pack constants."""
-        types = self.built.workload.types
-        for k, n in enumerate(self.built.layout.names):
-            if n not in self._external:
-                continue
-            a = arrays[n]
-            expected = types[n]
-            if tuple(a.shape) != expected.shape or a.dtype != numpy_dtype(expected.dtype) or not a.flags.c_contiguous:
+        """Point the kernel at contiguous arrays for its inputs and its output, and pack constants. Raises ValueError for
+        any other array, and then binds nothing."""
+        given: dict[str, np.ndarray[Any, Any]] = {}
+        for n in (n for n in self.built.layout.names if n in self._external):
+            if n not in arrays:
+                raise ValueError(f"tensor {n}: expected an array; got nothing")
+            a, expected = arrays[n], self.built.workload.types[n]
+            writable = a.flags.writeable or n != self.built.workload.output
+            right = tuple(a.shape) == expected.shape and a.dtype == numpy_dtype(expected.dtype)
+            if not right or not a.flags.c_contiguous or not writable:
                 raise ValueError(
-                    f"tensor {n}: expected a contiguous {expected.dtype} array of shape {expected.shape}; got {a.dtype} "
-                    f"{tuple(a.shape)}"
+                    f"tensor {n}: expected a contiguous {expected.dtype} array of shape {expected.shape} that, if it is the output, "
+                    f"may be written; got {a.dtype} {tuple(a.shape)}"
                 )
-            self._args[k] = a.ctypes.data
-            self._keep[n] = a
+            given[n] = a
+        for k, n in enumerate(self.built.layout.names):
+            if n in given:
+                self._args[k] = given[n].ctypes.data
+        self._keep = given
         self._prepare(self.args_address)
 
     def run(self) -> None:
-        """One call on the bound arrays."""
+        """One call on the bound arrays. Raises ValueError if nothing is bound."""
+        if not self._keep:
+            raise ValueError("kernel: expected bound arrays; call bind first")
         self._run(self.args_address)
 
     def __call__(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import os
 import platform
 import sys
@@ -273,10 +272,15 @@ def _begin(worker: Any, k: int, core: int | None) -> None:
     worker(k)
 
 
-@functools.cache
+_pools: dict[int, Pool] = {}
+_making = threading.Lock()
+
+
 def pool(threads: int) -> Pool:
-    """The pool of this process for ``threads`` threads; made once and kept for ever, as its threads never end."""
-    return Pool(threads)
+    """The pool of this process for ``threads`` threads; made once and kept for ever, as its threads never end. Raises TargetError
+    if the system does not give as many threads."""
+    with _making:
+        return _pools.get(threads) or _pools.setdefault(threads, Pool(threads))
 
 
 def region_cost_ns(threads: int, calls: int = 2000) -> float:

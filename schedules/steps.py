@@ -249,7 +249,13 @@ def _parse_line(words: list[str], number: int) -> Step:
     return cls(*args)  # type: ignore[arg-type]
 
 
+_DIGITS = 18
+"""Of a number in a schedule: what follows from it has to fit 64 bits."""
+
+
 def _integer(word: str, number: int) -> int:
-    if not word.isdecimal():
-        raise ScheduleError(f"schedule line {number}: expected a whole number; got {word!r}")
+    if not (word.isascii() and word.isdecimal()):
+        raise ScheduleError(f"schedule line {number}: expected a whole number; got {word[:40]!r}")
+    if len(word) > _DIGITS:
+        raise ScheduleError(f"schedule line {number}: expected a number of at most {_DIGITS} digits; got {word[:40]}")
     return int(word)

@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from importlib import resources
 from typing import Any, Final, final
 
+from tilewright.graph import strict_json
+
 BITS: Final = {
     "float64": 64, "int64": 64, "float32": 32, "int32": 32, "float16": 16, "bfloat16": 16, "int16": 16,
     "int8": 8, "uint8": 8,
@@ -29,9 +31,14 @@ FAMILIES: Final = ("cpu", "cuda", "rocm")
 HOST: Final = "host"
 MOST_THREADS: Final = 1024
 """Of a target: each has a stack, scratch of its own and a share of every loop."""
-LARGEST_INTEGER: Final = (1 << 63) - 1
 _FOLDER: Final = "tilewright.schedules.targets"
-_RISCV_LENGTH: Final = re.compile(r"\+zvl(\d+)b")
+_RISCV_LENGTH: Final = re.compile(r"\+zvl([0-9]{1,5})b")
+_MOST: Final = {
+    "vector_bits": 1 << 16, "vector_registers": 1 << 10, "fma_per_cycle": 1 << 10, "line_bytes": 1 << 16, "cores": 1 << 16,
+    "threads": MOST_THREADS,
+}  # fmt: skip
+"""More than any machine has. What is multiplied by such a number has to stay within memory."""
+_MOST_BYTES: Final = 1 << 46
 
 
 class TargetError(ValueError):
@@ -77,9 +84,10 @@ class Target:
                 expected = "a tuple of strings that begin with + or -"
             elif field.type == "int":
                 least = 0 if field.name in ("l2_bytes", "l3_bytes") else 1
-                most = MOST_THREADS if field.name == "threads" else LARGEST_INTEGER
+                most = _MOST.get(field.name, _MOST_BYTES)
                 right = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-                expected = f"an integer from {least} to {most}"
+                bound = f"at least {least}" if not isinstance(value, int) or value < least else f"at most {most}"
+                expected = f"an integer of {bound}"
             else:
                 right, expected = isinstance(value, str), "a string"
             if not right:
@@ -141,8 +149,8 @@ class Target:
     def from_json(text: str) -> Target:
         """The inverse of `to_json`. Raises TargetError."""
         try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
+            data = strict_json.loads(text)
+        except ValueError as error:
             raise TargetError(f"target as JSON: expected one JSON object; got {text[:60]!r}: {error}") from error
         if not isinstance(data, dict):
             raise TargetError(f"target as JSON: expected one JSON object; got {text[:60]!r}")
@@ -183,10 +191,14 @@ class Target:
             raise TargetError(f"target: expected one of {', '.join(Target.names())}; got {name!r}")
         if name == HOST:
             return Target.host()
-        text = resources.files(_FOLDER).joinpath(f"{name}.toml").read_text(encoding="utf-8")
+        return Target.from_toml(name, resources.files(_FOLDER).joinpath(f"{name}.toml").read_bytes())
+
+    @staticmethod
+    def from_toml(name: str, content: bytes) -> Target:
+        """The target that a TOML file describes, under the file's name. Raises TargetError."""
         try:
-            data = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+            data = tomllib.loads(content.decode())
+        except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
             raise TargetError(f"target {name!r}: expected TOML in targets/{name}.toml; got: {error}") from error
         return Target.from_mapping({"name": name, **data})
 

@@ -1,5 +1,7 @@
 """Model files: the same predictions in another process, and refusals of what cannot be trusted."""
 
+import hashlib
+import io
 import json
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from tilewright.cost_model import (
     model_info,
     save_model,
 )
+from tilewright.graph import sealed
 
 pytestmark = pytest.mark.workers
 
@@ -117,13 +120,20 @@ def test_load_refuses_another_target_unless_asked_to_transfer(saved: Path) -> No
 
 
 def rewrite(path: Path, change: Callable[[dict[str, bytes]], None]) -> None:
-    """Change the members of an intact archive."""
+    """Change the members of an intact archive, name them and seal it again: as if it had been written so."""
     with zipfile.ZipFile(path) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
+    before = dict(files)
     change(files)
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
+    if "meta.json" in files and files["meta.json"] == before["meta.json"]:
+        parts = {name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name != "meta.json"}
+        with_meta(parts=parts)(files)
+    with path.open("w+b") as file:
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.comment = sealed.UNSEALED
+            for name, content in files.items():
+                archive.writestr(name, content)
+        sealed.seal(file)
 
 
 def with_meta(**changes: object) -> Callable[[dict[str, bytes]], None]:
@@ -136,10 +146,16 @@ def with_meta(**changes: object) -> Callable[[dict[str, bytes]], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (with_meta(format=99), "expected model format 1, got 99; read it with the release that wrote it"),
+        (with_meta(format=99), "expected model format 2, got 99; read it with the release that wrote it"),
         (with_meta(kind="neural"), "expected a ranker of kind prior, xgboost, hist_gradient, got 'neural'"),
         (with_meta(schema=None), "its meta.json lacks a field"),
         (with_meta(settings={}), "its weights cannot be read"),
+        (with_meta(settings={"n_jobs": 10**18, "seed": 0, "learnt": None}), "its weights cannot be read"),
+        (with_meta(settings={"n_jobs": 1, "seed": 0, "learnt": [1]}), "its weights cannot be read"),
+        (with_meta(summary={"rows": -1}), "its meta.json lacks a field"),
+        (with_meta(target=[]), "its meta.json lacks a field"),
+        (lambda files: files.update({"meta.json": files["meta.json"][:-1] + b', "kind": "prior"}'}), "not a readable"),
+        (lambda files: files.update({"meta.json": b"[" * 10**5}), "not a readable model archive"),
         (with_meta(kind="hist_gradient"), "its weights cannot be read"),
         (lambda files: files.pop("meta.json"), "not a readable model archive"),
         (lambda files: files.pop("member_2.ubj"), "its weights cannot be read"),
@@ -151,6 +167,66 @@ def with_meta(**changes: object) -> Callable[[dict[str, bytes]], None]:
 def test_load_refuses_malformed_archives(saved: Path, change: Callable[[dict[str, bytes]], None], message: str) -> None:
     rewrite(saved, change)
     with pytest.raises(ModelFileError, match=message):
+        load_model(saved, SCHEMA, TARGET)
+
+
+def test_load_refuses_a_file_that_is_not_sealed(saved: Path) -> None:
+    """Well-formed parts with sums of their own, exchanged by another program: none of them is looked at."""
+    with zipfile.ZipFile(saved) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(saved, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    with pytest.raises(ModelFileError, match="its bytes are not those that this release wrote"):
+        load_model(saved, SCHEMA, TARGET)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", None], ids=["empty", "text", "other"])
+def test_load_refuses_weights_that_the_file_does_not_name(saved: Path, content: bytes | None) -> None:
+    """XGBoost ends the process for an empty file of weights: it does not get to see it."""
+
+    def exchange(files: dict[str, bytes]) -> None:
+        files["member_0.ubj"] = files["member_1.ubj"] if content is None else content
+        files["meta.json"] += b" "  # as it is, so that it does not name the new part
+
+    rewrite(saved, exchange)
+    with pytest.raises(ModelFileError, match=r"its parts are not those that its meta\.json names"):
+        load_model(saved, SCHEMA, TARGET)
+
+
+def test_load_refuses_weights_of_other_features(saved: Path, tmp_path: Path) -> None:
+    """Trees that ask for features which the schema does not have would read beyond a row."""
+    import xgboost as xgb
+
+    rows = np.random.default_rng(0).random((50, 20))
+    other = xgb.train({"verbosity": 0}, xgb.DMatrix(rows, label=rows[:, 0]), num_boost_round=2)
+    rewrite(saved, lambda files: files.update({"member_0.ubj": bytes(other.save_raw("ubj"))}))
+    with pytest.raises(ModelFileError, match="its weights cannot be read"):
+        load_model(saved, SCHEMA, TARGET)
+
+
+def test_load_refuses_arrays_without_end(tmp_path: Path) -> None:
+    """An array whose header says that it is larger than the file takes no memory; nor do parts that unpack to more than they may."""
+    path = tmp_path / "m"
+    save_model(HistGradientRanker().fit(space(0, 2, 40)), path, SCHEMA, TARGET)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (10**15,)})
+
+    def enlarge(files: dict[str, bytes]) -> None:
+        inner = io.BytesIO()
+        with zipfile.ZipFile(inner, "w") as archive:
+            archive.writestr("x.npy", header.getvalue())
+        files["training.npz"] = inner.getvalue()
+
+    rewrite(path, enlarge)
+    with pytest.raises(ModelFileError, match="its weights cannot be read"):
+        load_model(path, SCHEMA, TARGET)
+
+
+def test_load_refuses_parts_that_unpack_to_too_much(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the parts say they unpack to is added up before any is unpacked."""
+    monkeypatch.setattr("tilewright.cost_model.persist.MOST_BYTES", 100)
+    with pytest.raises(ModelFileError, match="its parts are larger than 100 bytes"):
         load_model(saved, SCHEMA, TARGET)
 
 

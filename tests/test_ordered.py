@@ -14,8 +14,9 @@ import tilewright
 from helpers import Case, case, check, check_sketches, host, run, values
 from tilewright.graph import Graph, GraphError, Tensor, ops
 from tilewright.graph.ordered import Scan, Select
+from tilewright.graph.read_workload import from_json
 from tilewright.graph.stage import Stage
-from tilewright.graph.workload import from_json, to_json
+from tilewright.graph.workload import to_json
 from tilewright.schedules.steps import ScheduleError
 from tilewright.schedules.target import Target
 from tilewright.search_space.space import space

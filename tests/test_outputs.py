@@ -14,7 +14,7 @@ import pytest
 from program import command, environment, limited, ordinary_user, run
 from stored import make
 from test_cli import call, refused, tiny
-from tilewright.arrays import output_files
+from tilewright.array_files import output_files
 from tilewright.compiled import ModelError
 from tilewright.files import DRAFT, WriteError, refuse_unwritable, replacing
 from tilewright.tuning_logs import Store, export_jsonl

@@ -18,7 +18,8 @@ from random_graphs import ordered_case, random_case
 from random_schedules import composed, point
 from tilewright.graph.expr import Expr, unary
 from tilewright.graph.graph import Graph, Tensor
-from tilewright.graph.workload import from_json, to_json
+from tilewright.graph.read_workload import from_json
+from tilewright.graph.workload import to_json
 from tilewright.schedules.steps import Schedule, ScheduleError, parse
 from tilewright.schedules.winograd import amplification
 from tilewright.search_space.space import space

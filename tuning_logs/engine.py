@@ -163,6 +163,7 @@ def _connect(location: Location, read_only: bool) -> sqlite3.Connection:
 
 def _configured(uri: str, read_only: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.text_factory = _text
     try:
         connection.execute("PRAGMA foreign_keys = ON")
         if read_only:
@@ -175,6 +176,11 @@ def _configured(uri: str, read_only: bool) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _text(content: bytes) -> str:
+    """Text of the database. What is no UTF-8 is damage, and is seen as such where the text is read: one row costs only itself."""
+    return content.decode("utf-8", "surrogateescape")
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

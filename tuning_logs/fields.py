@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, cast
 
+from tilewright.graph import strict_json
+
 _TOKEN = re.compile(r"[!-~]{1,200}")
 _SHOWN = 120
 
@@ -42,12 +44,10 @@ def canonical_json(value: object, field: str = "value") -> str:
 
 
 def parse_json(text: str | bytes, field: str) -> Any:
-    """Parse strict JSON: `NaN` and `Infinity` are refused. Raises `RecordError`."""
+    """Parse strict JSON (see `strict_json`). Raises `RecordError`."""
     try:
-        return json.loads(text, parse_constant=lambda name: refuse(field, "finite numbers only", name))
-    except RecordError:
-        raise
-    except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+        return strict_json.loads(text)
+    except ValueError as error:
         refuse(field, f"JSON text ({error})", text)
 
 

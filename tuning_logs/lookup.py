@@ -17,7 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from tilewright.tuning_logs.record import Key, Record
-from tilewright.tuning_logs.rows import Reader, batches, grouped, select_rows
+from tilewright.tuning_logs.rows import Reader, batches, grouped, select_rows, shared
 from tilewright.tuning_logs.standing import Standing, comparisons, settle, standing
 from tilewright.tuning_logs.tables import CONTEXTS, RECORDS
 
@@ -187,7 +187,7 @@ def _nearest(connection: sa.Connection, asked: Asked, condition: sa.ColumnElemen
     contexts = connection.execute(
         sa.select(CONTEXTS).where(condition).order_by(CONTEXTS.c.id.desc()).limit(_CONTEXTS_COMPARED)
     ).all()
-    compared = [(_compare(asked, row), row.id, row) for row in contexts]
+    compared = [(found, row.id, row) for row in contexts if (found := _compare(asked, row)) is not None]
     if not compared:
         return None
     (_, _, texts), _, row = min(compared, key=lambda item: (item[0][:2], -item[1]))
@@ -201,18 +201,18 @@ def _nearest(connection: sa.Connection, asked: Asked, condition: sa.ColumnElemen
     )
 
 
-def _compare(asked: Asked, row: Any) -> tuple[int, float, list[str]]:
-    """How far a context is from what was asked: differing fields, distance of shape, and the texts."""
-    texts = []
-    target = json.loads(row.target)
-    texts += differences(asked.target["hard"], target["hard"], "target.hard")
-    texts += differences(asked.policy, json.loads(row.policy), "policy")
+def _compare(asked: Asked, row: Any) -> tuple[int, float, list[str]] | None:
+    """How far a context is from what was asked: differing fields, distance of shape, and the texts; None for a damaged row."""
+    stored = shared(row)
+    if stored is None:
+        return None
+    texts = differences(asked.target["hard"], stored.target["hard"], "target.hard")
+    texts += differences(asked.policy, stored.policy, "policy")
     key_fields = len(texts)
     distance = 0.0
     if row.workload_hash != asked.key.workload_hash and asked.workload is not None:
-        stored = json.loads(row.workload)
-        texts += differences(asked.workload, stored, "workload")
-        distance = shape_distance(asked.workload, stored)
+        texts += differences(asked.workload, stored.workload, "workload")
+        distance = shape_distance(asked.workload, stored.workload)
     if not texts and row.workload_hash == asked.key.workload_hash:
         texts.append(f"schema: asked {asked.key.schema}, stored another version")
     return (
@@ -232,7 +232,7 @@ def shape_distance(one: object, other: object) -> float:
     if one == other:
         return 0.0
     if isinstance(one, int | float) and isinstance(other, int | float) and one > 0 and other > 0:
-        return abs(math.log2(one / other))
+        return abs(math.log2(one) - math.log2(other))
     return 1.0
 
 

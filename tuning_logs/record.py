@@ -100,8 +100,11 @@ def _target(value: object) -> dict[str, Any]:
 
 
 def _json_text(name: str, value: object) -> str:
-    parse_json(check.text(name, value), name)
-    return check.text(name, value)
+    text = check.text(name, value)
+    parse_json(text, name)
+    if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+        refuse(name, "text that UTF-8 can hold", text)
+    return text
 
 
 def _status(name: str, value: object) -> str:

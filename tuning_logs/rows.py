@@ -2,19 +2,22 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
 from tilewright.tuning_logs.engine import StoreError, serialise
-from tilewright.tuning_logs.fields import canonical_json, digest
+from tilewright.tuning_logs.fields import RecordError, canonical_json, digest, parse_json, text
 from tilewright.tuning_logs.record import Record
 from tilewright.tuning_logs.tables import CONTEXTS, RECORDS
 
 # These live in the shared context of a record, not in its body.
 _SHARED = ("workload_hash", "family", "target_hash", "policy_hash", "workload", "target", "policy")
 _BATCH = 200
+_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What a damaged row raises: RecordError and JSONDecodeError are ValueErrors; a body may be no text, or no object, or too deep."""
 
 
 def _context_row(record: Record) -> dict[str, Any]:
@@ -57,6 +60,26 @@ def grouped(measurements: Iterable[tuple[int, Record]]) -> dict[str, list[tuple[
     return groups
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the texts of a context say."""
+
+    target: dict[str, Any]
+    policy: dict[str, Any]
+    workload: Any
+
+
+def shared(row: Any) -> Shared | None:
+    """The texts of a row of `CONTEXTS`, parsed; None for a damaged row."""
+    try:
+        texts = {name: text(name, getattr(row, name)) for name in _SHARED}
+        target, policy, workload = (parse_json(texts[name], name) for name in ("target", "policy", "workload"))
+    except RecordError:
+        return None
+    right = isinstance(target, dict) and all(isinstance(target.get(part), dict) for part in ("hard", "soft"))
+    return Shared(target, policy, workload) if right and isinstance(policy, dict) else None
+
+
 class Reader:
     """Turns rows into records; remembers the contexts, and the rows that could not be read."""
 
@@ -71,28 +94,24 @@ class Reader:
     def read(self, connection: sa.Connection, statement: sa.Select[tuple[int, int, str]]) -> list[tuple[int, Record]]:
         """The readable rows of a `select_rows()` statement, in its order."""
         rows = connection.execute(statement).all()
-        self._load_contexts(connection, {row.context_id for row in rows})
+        self._load_contexts(connection, {row.context_id for row in rows if isinstance(row.context_id, int)})
         found = []
         for row in rows:
             try:
                 body = json.loads(row.body)
+                if not row.body.isascii():  # as it is written; other bytes are damage
+                    raise RecordError("expected ASCII text")
                 found.append((row.id, Record.from_dict(body | self._contexts[row.context_id])))
-            except (
-                ValueError,
-                TypeError,
-                KeyError,
-            ) as error:  # RecordError and JSONDecodeError are ValueErrors
+            except _UNREADABLE as error:
                 self.unreadable[row.id] = f"{type(error).__name__}: {error}"
         return found
 
     def _load_contexts(self, connection: sa.Connection, wanted: Iterable[int]) -> None:
         for batch in batches(sorted(set(wanted) - set(self._contexts))):
             for row in connection.execute(sa.select(CONTEXTS).where(CONTEXTS.c.id.in_(batch))):
-                try:
-                    context = {name: getattr(row, name) for name in _SHARED}
-                    self._contexts[row.id] = context | {"target": json.loads(row.target)}
-                except ValueError:
-                    continue  # its records are then reported one by one
+                texts = shared(row)
+                if texts is not None:  # else its records are reported one by one
+                    self._contexts[row.id] = {name: getattr(row, name) for name in _SHARED} | {"target": texts.target}
 
 
 def select_rows() -> sa.Select[tuple[int, int, str]]:

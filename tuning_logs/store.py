@@ -180,7 +180,7 @@ class Store:
         )
         with self._transaction() as connection:
             hashes = connection.scalars(sa.select(CONTEXTS.c.workload_hash).where(condition).distinct())
-            keys = [asked.key._replace(workload_hash=name) for name in sorted(hashes)]
+            keys = [asked.key._replace(workload_hash=name) for name in sorted(h for h in hashes if isinstance(h, str))]
             winners = [winner(ranked(connection, self._reader, key)) for key in keys]
             return [hit(item, asked.target) for item in winners if item is not None]
 
@@ -259,7 +259,7 @@ class Store:
         try:
             with self._turn, engine.begin() as connection:
                 yield connection
-        except exc.SQLAlchemyError as error:
+        except (exc.SQLAlchemyError, UnicodeDecodeError) as error:  # SQLite's own message may quote what is damaged
             cause = getattr(error, "orig", None) or error
             raise StoreError(
                 f"store {self.path_text}: expected a database that can be {'written' if write else 'read'}, "

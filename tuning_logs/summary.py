@@ -1,6 +1,5 @@
 """What a store holds, one row for each key."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +8,7 @@ import sqlalchemy as sa
 
 from tilewright.tuning_logs.lookup import ranked
 from tilewright.tuning_logs.record import Key
-from tilewright.tuning_logs.rows import Reader, grouped
+from tilewright.tuning_logs.rows import Reader, grouped, shared
 from tilewright.tuning_logs.standing import standing, winner
 from tilewright.tuning_logs.tables import CONTEXTS, RECORDS
 
@@ -38,15 +37,18 @@ def summarise(connection: sa.Connection, reader: Reader) -> list[SummaryRow]:
     for context in connection.execute(sa.select(CONTEXTS).order_by(CONTEXTS.c.id)).all():
         if context.key_digest in rows or context.key_digest not in counts:
             continue
+        texts = shared(context)
+        if texts is None:
+            continue
         key = Key(context.workload_hash, context.target_hash, context.policy_hash)
         best = winner(ranked(connection, reader, key))
         rows[context.key_digest] = SummaryRow(
             key=key,
             family=context.family,
             workload=context.workload,
-            target=json.loads(context.target),
+            target=texts.target,
             policy=context.policy,
-            counts=dict(sorted(counts[context.key_digest].items())),
+            counts=dict(sorted(counts[context.key_digest].items(), key=str)),
             best_ns=best.time_ns if best else None,
             default_ns=min(_default_times(connection, reader, context.key_digest), default=None),
         )

@@ -102,7 +102,7 @@ def compile_for(
     on_miss: str = "fallback",
     policy: Policy | None = None,
 ) -> Compiled:
-    """As :func:`compile`, for a target that need not be this machine: what a model file holds (``tilewright.compiled.save``
+    """As :func:`compile`, for a target that need not be this machine: what a model file holds (``tilewright.model_file.save``
     writes it)."""
     lookup = None if store is None else records_lookup(store, target, policy)
     return compile_model(load(model, shapes, values), target, lookup, on_miss, (policy or Policy()).algorithms)

@@ -17,14 +17,14 @@ import numpy as np
 from tilewright import __version__, signals
 from tilewright.api import compile as compile_model
 from tilewright.api import compile_for, load, records_lookup
-from tilewright.arrays import given_inputs, output_files, write_array
+from tilewright.array_files import given_inputs, output_files, write_array
 from tilewright.cli_info import best_command, device_command, records_group
-from tilewright.compiled import save
 from tilewright.compiler import compile_graph
 from tilewright.display import TuneDisplay, say
 from tilewright.files import refuse_unwritable
 from tilewright.graph.graph import Graph
 from tilewright.measure import Policy
+from tilewright.model_file import save
 from tilewright.options import (
     ALGORITHMS,
     CACHE,

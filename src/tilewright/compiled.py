@@ -1,25 +1,18 @@
-"""A compiled model as data, and the file that it is kept in.
-
-The model file (``.tw``) is a zip of plain parts: ``model.json``, ``code.o``, ``constants.npz``; never a pickle.
-"""
+"""A compiled model as data: what its machine code expects, and what people want to know about it."""
 
 from __future__ import annotations
 
-import io
+import hashlib
 import json
-import os
-import zipfile
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.files import WriteError, replacing
 from tilewright.schedules.target import Target
 
 Array = NDArray[Any]
-FORMAT = 2
 
 
 class ModelError(ValueError):
@@ -77,60 +70,18 @@ class Compiled:
         """Kernels that run a tuned record, and all kernels."""
         return sum(k.source != "default" for k in self.kernels), len(self.kernels)
 
-
-def save(compiled: Compiled, path: str | os.PathLike[str]) -> None:
-    """Write a model file; an existing one is replaced only once the new one is complete. Raises ModelError if it cannot be written."""
-    meta = {
-        "format": FORMAT,
-        "target": json.loads(compiled.target.to_json()),
-        "inputs": [asdict(p) for p in compiled.inputs],
-        "outputs": [asdict(p) for p in compiled.outputs],
-        "slots": [[s.kind, s.ref, s.offset] for s in compiled.slots],
-        "kernels": [asdict(k) for k in compiled.kernels],
-        "arena_bytes": compiled.arena_bytes,
-        "packed_bytes": compiled.packed_bytes,
-        "thread_bytes": compiled.thread_bytes,
-        "constants": len(compiled.constants),
-    }
-    arrays = io.BytesIO()
-    np.savez(arrays, *compiled.constants)
-    try:
-        with replacing(path) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as z:
-            z.writestr("model.json", json.dumps(meta, indent=1))
-            z.writestr("code.o", compiled.object_code)
-            z.writestr("constants.npz", arrays.getvalue())
-    except WriteError as error:
-        raise ModelError(str(error)) from error
-
-
-def read(path: str | os.PathLike[str]) -> Compiled:
-    """Read a model file. Raises ModelError if it is none, is damaged, or has another format."""
-    try:
-        with zipfile.ZipFile(path) as z:
-            meta = json.loads(z.read("model.json"))
-            code = z.read("code.o")
-            with np.load(io.BytesIO(z.read("constants.npz")), allow_pickle=False) as arrays:
-                constants = tuple(arrays[f"arr_{k}"] for k in range(meta["constants"]))
-    except OSError as error:
-        raise ModelError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, KeyError, ValueError) as error:
-        raise ModelError(
-            f"{os.fspath(path)}: expected a model file written by 'tilewright compile'; it is damaged or something else "
-            f"({error})"
-        ) from error
-    if meta.get("format") != FORMAT:
-        raise ModelError(
-            f"{os.fspath(path)}: expected model format {FORMAT}; got {meta.get('format')!r}; compile it again"
-        )
-    return Compiled(
-        Target.from_json(json.dumps(meta["target"])),
-        tuple(Port(p["name"], tuple(p["shape"]), p["dtype"]) for p in meta["inputs"]),
-        tuple(Port(p["name"], tuple(p["shape"]), p["dtype"]) for p in meta["outputs"]),
-        tuple(Slot(*slot) for slot in meta["slots"]),
-        tuple(KernelInfo(**k) for k in meta["kernels"]),
-        meta["arena_bytes"],
-        meta["packed_bytes"],
-        meta["thread_bytes"],
-        constants,
-        code,
-    )
+    @cached_property
+    def contract(self) -> str:
+        """64 hexadecimal digits over all that the machine code relies on: what every address points to and how large that is, and the
+        processor. The code carries them, so that it never runs with a description that is not its own."""
+        relied_on = {
+            "triple": self.target.triple,
+            "features": self.target.features,
+            "threads": self.target.threads,
+            "inputs": [asdict(p) for p in self.inputs],
+            "outputs": [asdict(p) for p in self.outputs],
+            "slots": [[s.kind, s.ref, s.offset] for s in self.slots],
+            "bytes": [self.arena_bytes, self.packed_bytes, self.thread_bytes],
+            "constants": [[list(c.shape), c.dtype.str] for c in self.constants],
+        }
+        return hashlib.sha256(json.dumps(relied_on, sort_keys=True).encode()).hexdigest()

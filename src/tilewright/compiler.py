@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.arena import Block, plan
 from tilewright.compiled import Array, Compiled, KernelInfo, Port, Slot
@@ -18,7 +18,7 @@ from tilewright.graph.passes import prepared
 from tilewright.graph.storage import storage
 from tilewright.graph.workload import Workload
 from tilewright.oversize import refuse_large_kernels, refuse_oversize
-from tilewright.runtime import MODEL, PREPARE, Executable
+from tilewright.runtime import CONTRACT, MODEL, PREPARE, Executable
 from tilewright.schedules import jit
 from tilewright.schedules.kernel import Built, build
 from tilewright.schedules.lower import module
@@ -178,21 +178,7 @@ class _Linker:
                 calls += [line, run]
             slots += self._slots(step, g, built, offsets, direct)
         copy_text = self._copy_calls(copies, offsets, slots, calls)
-        functions = "\n".join(
-            [
-                f"define void @{MODEL}(ptr %table) {{",
-                *calls,
-                "  ret void",
-                "}",
-                f"define void @{PREPARE}(ptr %table) {{",
-                *prepares,
-                "  ret void",
-                "}",
-                copy_text,
-            ]
-        )
-        text = module([b.lowered for b in self.kernels.values()], functions)
-        return Compiled(
+        compiled = Compiled(
             self.target,
             tuple(Port(n, self.graph.types[n].shape, self.graph.types[n].dtype) for n in self.graph.inputs),
             tuple(
@@ -205,8 +191,24 @@ class _Linker:
             self.packed_bytes,
             max((b.layout.thread_bytes for b in self.kernels.values()), default=0),
             tuple(self.constants),
-            jit.compile_object(text, self.target),
+            b"",
         )
+        functions = "\n".join(
+            [
+                f"define void @{MODEL}(ptr %table) {{",
+                *calls,
+                "  ret void",
+                "}",
+                f"define void @{PREPARE}(ptr %table) {{",
+                *prepares,
+                "  ret void",
+                "}",
+                copy_text,
+                f'@{CONTRACT} = constant [{len(compiled.contract)} x i8] c"{compiled.contract}"',
+            ]
+        )
+        text = module([b.lowered for b in self.kernels.values()], functions)
+        return replace(compiled, object_code=jit.compile_object(text, self.target))
 
     def _output_copies(self) -> list[int]:
         """Outputs that no kernel of a call can write straight: an input, a constant, what is computed once, or a tensor that is

@@ -120,7 +120,8 @@ def refuse_bindings(
     """Raise ModelError for ``--shape``, ``--value`` or ``--threads`` with a compiled model, for which they are settled."""
     if shapes or values or threads is not None:
         raise ModelError(
-            f"{model} is compiled already, for its shapes, values and threads; give --shape, --value and --threads to 'tilewright compile'"
+            f"{model} is compiled already, for its shapes, values and threads; "
+            "give --shape, --value and --threads to 'tilewright compile'"
         )
 
 

@@ -1,35 +1,41 @@
-"""A compiled model in memory: one machine-code function over one arena.
+"""A compiled model in memory: one machine-code function over one table of addresses.
 
-The function takes a table of addresses (the arguments of every kernel in turn). The addresses of constants and of the arena are
-filled in once; the entries of the model's inputs and outputs are patched when a call brings other arrays. There is no Python
-between kernels.
+The table has the arguments of every kernel in turn: constants, what lies between the kernels, and the model's inputs and outputs.
+There is no Python between kernels. What calls share and what each has for itself is in :mod:`tilewright.frames`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tilewright.compiled import Array, Compiled, ModelError, Port, read, save
+from tilewright.arrays import as_input, check_bound
+from tilewright.compiled import Array, Compiled, ModelError, Port
+from tilewright.frames import Binding, Frames
 from tilewright.graph.dtypes import numpy_dtype
 from tilewright.graph.stage import TensorType
 from tilewright.measure import shortage
+from tilewright.model_file import read, save
 from tilewright.schedules import jit
-from tilewright.schedules.kernel import PAGE, aligned, output_array
+from tilewright.schedules.kernel import output_array
 from tilewright.schedules.target import Target
 
 MODEL = "tw_model"
 PREPARE = "tw_prepare"
+CONTRACT = "tw_contract"
+"""Name of the 64 characters in the object code that say which description it belongs to (:attr:`Compiled.contract`)."""
 
 
 class Executable:
-    """A callable model: ``(y,) = model(x)``. One call at a time: calls share the memory of what lies between the kernels.
+    """A callable model: ``(y,) = model(x)``. Threads may share it: calls at the same time each have memory of their own for what lies
+    between the kernels.
 
-    Raises ModelError for a model whose code needs what this machine lacks, or more memory than it has.
+    Raises ModelError for a model whose code needs what this machine lacks, or more memory than it has, or does not belong to the
+    description it came with.
     """
 
     def __init__(self, compiled: Compiled) -> None:
@@ -54,28 +60,13 @@ class Executable:
         )
         if lacking:
             raise ModelError(f"the model {lacking}; give smaller shapes or fewer threads, or use a larger machine")
-        self._code = jit.load_object(compiled.object_code, compiled.target)
-        self._run = self._code.function(MODEL)
-        self._table = (ctypes.c_void_p * max(1, len(compiled.slots)))()
-        self._arena = aligned(compiled.arena_bytes + 64, PAGE, PAGE // 4)
-        self._packed = aligned(compiled.packed_bytes + 64)
-        self._thread = aligned(compiled.thread_bytes * compiled.target.threads + 64)
-        self._constants = [_at_aligned(c) for c in compiled.constants]
-        self._entries: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        for k, slot in enumerate(compiled.slots):
-            if slot.kind == "constant":
-                self._table[k] = self._constants[slot.ref].ctypes.data + slot.offset
-            elif slot.kind == "arena":
-                self._table[k] = self._arena.ctypes.data + slot.ref
-            elif slot.kind == "packed":
-                self._table[k] = self._packed.ctypes.data + slot.ref
-            elif slot.kind == "thread":
-                self._table[k] = self._thread.ctypes.data
-            else:
-                self._entries.setdefault((slot.kind, slot.ref), []).append((k, slot.offset))
-        self._address = ctypes.addressof(self._table)
-        self._bound: dict[tuple[str, int], Array] = {}
-        self._code.function(PREPARE)(self._address)
+        self._code = _load(compiled)
+        self._frames = Frames(compiled, self._code.function(MODEL))
+        self._frames.prepare(self._code.function(PREPARE))
+        self._names = frozenset(p.name for p in compiled.inputs)
+        self._output_types = [TensorType(p.shape, p.dtype) for p in compiled.outputs]
+        self._mine = threading.local()
+        """``binding``: what this thread has bound."""
 
     @property
     def inputs(self) -> tuple[Port, ...]:
@@ -104,58 +95,52 @@ class Executable:
 
     def run(self, inputs: Mapping[str, object]) -> list[Array]:
         """Run on arrays by name (names that are no Python identifiers too); returns fresh output arrays. Raises as a call does."""
-        missing = [p.name for p in self.inputs if p.name not in inputs]
-        unknown = sorted(set(inputs) - {p.name for p in self.inputs})
-        if missing or unknown:
+        if not isinstance(inputs, Mapping):
+            raise ModelError(f"inputs: expected arrays by name; got {type(inputs).__name__}")
+        if inputs.keys() != self._names:
+            missing = [p.name for p in self.inputs if p.name not in inputs]
+            unknown = [name for name in inputs if name not in self._names]
             raise ModelError(f"inputs: missing {missing}, unknown {unknown}; expected {[p.name for p in self.inputs]}")
+        arrays = [as_input(p, inputs[p.name]) for p in self.inputs]
         outputs = self.allocate()
-        self.bind([_checked(p, inputs[p.name]) for p in self.inputs], outputs)
-        self.invoke()
+        self._frames.call(self._frames.binding(arrays, outputs))
         return outputs
 
     def allocate(self) -> list[Array]:
         """Fresh output arrays, aligned as :meth:`bind` needs them."""
-        return [output_array(TensorType(p.shape, p.dtype)) for p in self.outputs]
+        return [output_array(t) for t in self._output_types]
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Point the model at contiguous arrays of the right shapes and types, outputs at 64-byte boundaries (:meth:`allocate`
-        makes such); :meth:`invoke` then runs on them. Raises ModelError for any other array."""
+        """Point the calling thread's :meth:`invoke` at contiguous arrays of the right shapes and types, outputs writable, apart from
+        all others and at 64-byte boundaries (:meth:`allocate` makes such). The arrays are kept alive. What other threads have bound,
+        and calls with arrays of their own, are not touched. Raises ModelError for any other array, and then binds nothing."""
         for kind, ports, arrays in (("input", self.inputs, inputs), ("output", self.outputs, outputs)):
             if len(arrays) != len(ports):
                 raise ModelError(f"bind: expected {len(ports)} {kind} arrays; got {len(arrays)}")
-            for k, (port, a) in enumerate(zip(ports, arrays, strict=True)):
-                if tuple(a.shape) != port.shape or a.dtype != numpy_dtype(port.dtype) or not a.flags.c_contiguous:
-                    raise ModelError(
-                        f"{kind} {port.name!r}: expected a contiguous {port.dtype} array of shape {port.shape}; got {a.dtype} "
-                        f"of shape {tuple(a.shape)}"
-                    )
-                if kind == "output" and a.ctypes.data % 64:
-                    raise ModelError(
-                        f"output {port.name!r}: expected memory at a 64-byte boundary; use Executable.allocate()"
-                    )
-                self._bound[kind, k] = a
-                for entry, offset in self._entries.get((kind, k), []):
-                    self._table[entry] = a.ctypes.data + offset
+        check_bound(list(zip(self.inputs, inputs, strict=True)), list(zip(self.outputs, outputs, strict=True)))
+        self._mine.binding = self._frames.binding(tuple(inputs), tuple(outputs))
 
     def invoke(self) -> None:
-        """One call of the machine code on what is bound."""
-        self._run(self._address)
+        """One call of the machine code on what this thread has bound. Raises ModelError if it has bound nothing."""
+        try:
+            binding: Binding = self._mine.binding
+        except AttributeError:
+            raise ModelError("invoke: expected arrays bound by this thread; call bind(inputs, outputs) first") from None
+        self._frames.call(binding)
 
     def time(self, min_seconds: float = 0.3, min_calls: int = 5) -> float:
-        """Median seconds of a call on the bound arrays (random ones if nothing is bound), over at least ``min_calls`` calls and
-        ``min_seconds`` seconds."""
-        if not self._bound:
+        """Median seconds of a call on what this thread has bound (on random arrays, which do not stay bound, if that is nothing), over
+        at least ``min_calls`` calls and ``min_seconds`` seconds."""
+        binding: Binding | None = getattr(self._mine, "binding", None)
+        if binding is None:
             rng = np.random.default_rng(0)
-            self.bind(
-                [random_input(p, rng) for p in self.inputs],
-                self.allocate(),
-            )
-        self.invoke()
+            binding = self._frames.binding([random_input(p, rng) for p in self.inputs], self.allocate())
+        self._frames.call(binding)
         samples: list[float] = []
         start = time.perf_counter()
         while len(samples) < min_calls or time.perf_counter() - start < min_seconds:
             before = time.perf_counter()
-            self.invoke()
+            self._frames.call(binding)
             samples.append(time.perf_counter() - before)
         return float(np.median(samples))
 
@@ -164,33 +149,26 @@ class Executable:
         save(self.compiled, path)
 
 
+def _load(compiled: Compiled) -> jit.Code:
+    """The machine code of a model, if it is that of its description."""
+    try:
+        code = jit.load_object(compiled.object_code, compiled.target, (MODEL, PREPARE, CONTRACT))
+    except jit.CompileError as error:
+        raise ModelError(f"the machine code of the model cannot be loaded: {error}") from error
+    carried = code.data(CONTRACT, len(compiled.contract))
+    if carried != compiled.contract.encode():
+        raise ModelError(
+            f"the machine code of the model belongs to another description (its contract is {carried[:16]!r}…, expected "
+            f"{compiled.contract[:16]}…); compile it again"
+        )
+    return code
+
+
 def random_input(port: Port, rng: np.random.Generator) -> Array:
     """A plausible array for an input: normal floats, small non-negative integers."""
     if port.dtype in ("float32", "float64"):
-        return rng.standard_normal(port.shape).astype(numpy_dtype(port.dtype))
-    return rng.integers(0, 2, port.shape).astype(numpy_dtype(port.dtype))
-
-
-def _checked(port: Port, value: object) -> Array:
-    if isinstance(value, np.generic):
-        value = np.asarray(value)  # NumPy gives a scalar where an array of rank 0 is meant
-    if not isinstance(value, np.ndarray):
-        if not hasattr(value, "__dlpack__"):
-            raise ModelError(
-                f"input {port.name!r}: expected a NumPy array or a DLPack tensor; got {type(value).__name__}"
-            )
-        value = np.from_dlpack(value)
-    if tuple(value.shape) != port.shape or value.dtype != numpy_dtype(port.dtype):
-        raise ModelError(
-            f"input {port.name!r}: expected {port.dtype} of shape {port.shape}; got {value.dtype} of shape {tuple(value.shape)}"
-        )
-    return value if value.flags.c_contiguous else np.ascontiguousarray(value)  # (a scalar would become one-dimensional)
-
-
-def _at_aligned(a: Array) -> Array:
-    copy = aligned(max(1, a.nbytes)).view(a.dtype)[: a.size].reshape(a.shape)
-    copy[...] = a
-    return copy
+        return np.asarray(rng.standard_normal(port.shape), numpy_dtype(port.dtype))
+    return np.asarray(rng.integers(0, 2, port.shape), numpy_dtype(port.dtype))
 
 
 def missing_features(model: Target, host: Target) -> list[str]:
