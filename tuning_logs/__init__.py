@@ -31,8 +31,9 @@ from tilewright.tuning_logs.record import utc_now as utc_now
 from tilewright.tuning_logs.standing import AA_NOISE as AA_NOISE
 from tilewright.tuning_logs.standing import NO_VERDICT as NO_VERDICT
 from tilewright.tuning_logs.standing import Standing as Standing
+from tilewright.tuning_logs.standing import Verdict as Verdict
 from tilewright.tuning_logs.standing import standings as standings
-from tilewright.tuning_logs.standing import winner as winner
+from tilewright.tuning_logs.standing import verdict as verdict
 from tilewright.tuning_logs.store import Store as Store
 from tilewright.tuning_logs.summary import SummaryRow as SummaryRow
 from tilewright.tuning_logs.transfer import ImportReport as ImportReport

@@ -1,10 +1,9 @@
 """Answers to "what is best for this key?", and to "why is there nothing?".
 
-Candidates are judged in ascending order of their fastest measurement. A candidate's time is a median of its
-measurements, so it is never below the fastest of them: as soon as the next unseen measurement is slower than
-a judged candidate, that candidate's place is certain. A lookup thus reads a few rows of an index, however
-many records exist. Only candidates that were compared with a default have a time of another kind: they, and
-the defaults, are judged first.
+The defaults and what was compared with them are judged first; as a rule they decide. Where they do not, the others
+follow in ascending order of their fastest measurement. A candidate's time is a median of its measurements, so it is
+never below the fastest of them: as soon as the next unseen measurement is slower than a judged candidate, that
+candidate's place is certain. A lookup thus reads a few rows of an index, however many records exist.
 """
 
 import heapq
@@ -18,7 +17,7 @@ import sqlalchemy as sa
 
 from tilewright.tuning_logs.record import Key, Record
 from tilewright.tuning_logs.rows import Reader, batches, grouped, select_rows
-from tilewright.tuning_logs.standing import Standing, comparisons, settle, standing
+from tilewright.tuning_logs.standing import Standing, Verdict, comparisons, decide, defaults, settle, standing
 from tilewright.tuning_logs.tables import CONTEXTS, RECORDS
 
 _FIRST_PAGE = 16
@@ -34,7 +33,10 @@ class Hit:
     time_ns: float  # what it was ranked by, see `standing`
     noise: float
     measurements: int
-    settled: bool = False  # whether it was measured side by side with a default
+    settled: bool = False  # whether it was measured side by side with the default
+    is_default: bool = False  # whether it is the default of the key
+    contested: bool = False  # whether any candidate was measured side by side with the default
+    default_ns: float | None = None  # of the default of the key; None if none stands
     soft_differences: tuple[str, ...] = ()  # soft fields of the target that differ from those asked for
 
 
@@ -44,6 +46,7 @@ class Miss:
 
     reasons: tuple[str, ...]  # at least one
     nearest: Record | None = None  # the fastest record of the nearest key, or its latest if none is "ok"
+    default_ns: float | None = None  # of the default of the key, where it stays for want of a contest
 
     def __str__(self) -> str:
         return "; ".join(self.reasons)
@@ -60,64 +63,90 @@ class Asked:
     workload: object = None
 
 
-def ranked(connection: sa.Connection, reader: Reader, key: Key) -> Iterator[Standing]:
-    """The standing candidates of `key`, fastest first; reads no further than it is asked to."""
-    key_digest = key.digest()
-    seen: set[str] = set()
-    heap: list[tuple[float, int, Standing]] = []
-    last: tuple[float, int] = (-1.0, -1)
-    defaults = sa.and_(RECORDS.c.key_digest == key_digest, RECORDS.c.is_default, RECORDS.c.status == "ok")
-    compared = comparisons(record for _, record in reader.records(connection, defaults))
-    first = dict.fromkeys([*compared, *(c.default for made in compared.values() for c in made)])
-    seen.update(first)
-    for item in settle(_judge(connection, reader, key_digest, list(first)), compared):
-        heapq.heappush(heap, (item.time_ns, item.first, item))
-    size = _FIRST_PAGE
-    while True:
-        page = connection.execute(
-            sa.select(RECORDS.c.id, RECORDS.c.median_ns, RECORDS.c.candidate)
-            .where(RECORDS.c.key_digest == key_digest, RECORDS.c.status == "ok")
-            .where(sa.tuple_(RECORDS.c.median_ns, RECORDS.c.id) > last)
-            .order_by(RECORDS.c.median_ns, RECORDS.c.id)
-            .limit(size)
-        ).all()
-        fresh = list(dict.fromkeys(row.candidate for row in page if row.candidate not in seen))
-        seen.update(fresh)
-        for item in settle(_judge(connection, reader, key_digest, fresh), compared):
-            heapq.heappush(heap, (item.time_ns, item.first, item))
-        certain = page[-1].median_ns if len(page) == size else math.inf
-        while heap and heap[0][0] < certain:
-            yield heapq.heappop(heap)[2]
-        if certain == math.inf:
-            return
-        last = (page[-1].median_ns, page[-1].id)
-        size = min(2 * size, _LAST_PAGE)
+class Field:
+    """The candidates of `key`, as far as they were asked for."""
+
+    def __init__(self, connection: sa.Connection, reader: Reader, key: Key) -> None:
+        self._connection = connection
+        self._reader = reader
+        self._digest = key.digest()
+        of_defaults = sa.and_(RECORDS.c.key_digest == self._digest, RECORDS.c.is_default)
+        of_default = [record for _, record in reader.records(connection, of_defaults)]
+        self._compared = comparisons(of_default)
+        names = defaults(of_default)
+        self.tried = len(names) > 0
+        self._first = dict.fromkeys([*names, *self._compared])
+        judged = self._judge(list(self._first))
+        self._name = next((name for name in names if name in judged), None)
+        self.default: Standing | None = None if self._name is None else judged[self._name]
+        self.judged = self._settle(judged)  # the defaults, and what was compared with one
+        self.default = next((item for item in self.judged if item.is_default), None)
+
+    def verdict(self) -> Verdict:
+        """The winner, or why there is none."""
+        settled = [item for item in self.judged if item.settled]
+        return decide(self.default, self.tried, settled, self.fastest_first())
+
+    def fastest_first(self) -> Iterator[Standing]:
+        """The standing candidates; reads no further than it is asked to."""
+        seen = set(self._first)
+        heap = [(item.time_ns, item.first, item) for item in self.judged]
+        heapq.heapify(heap)
+        last: tuple[float, int] = (-1.0, -1)
+        size = _FIRST_PAGE
+        while True:
+            page = self._connection.execute(
+                sa.select(RECORDS.c.id, RECORDS.c.median_ns, RECORDS.c.candidate)
+                .where(RECORDS.c.key_digest == self._digest, RECORDS.c.status == "ok")
+                .where(sa.tuple_(RECORDS.c.median_ns, RECORDS.c.id) > last)
+                .order_by(RECORDS.c.median_ns, RECORDS.c.id)
+                .limit(size)
+            ).all()
+            fresh = list(dict.fromkeys(row.candidate for row in page if row.candidate not in seen))
+            seen.update(fresh)
+            for item in self._settle(self._judge(fresh)):
+                heapq.heappush(heap, (item.time_ns, item.first, item))
+            certain = page[-1].median_ns if len(page) == size else math.inf
+            while heap and heap[0][0] < certain:
+                yield heapq.heappop(heap)[2]
+            if certain == math.inf:
+                return
+            last = (page[-1].median_ns, page[-1].id)
+            size = min(2 * size, _LAST_PAGE)
+
+    def _settle(self, judged: dict[str, Standing]) -> list[Standing]:
+        return settle(judged, self._name, self.default, self._compared)
+
+    def _judge(self, candidates: list[str]) -> dict[str, Standing]:
+        measurements: list[tuple[int, Record]] = []
+        for batch in batches(candidates):
+            measurements += self._reader.records(
+                self._connection, sa.and_(RECORDS.c.key_digest == self._digest, RECORDS.c.candidate.in_(batch))
+            )
+        judged = {candidate: standing(group) for candidate, group in grouped(measurements).items()}
+        return {candidate: item for candidate, item in judged.items() if item is not None}
 
 
-def _judge(connection: sa.Connection, reader: Reader, key_digest: str, candidates: list[str]) -> dict[str, Standing]:
-    measurements: list[tuple[int, Record]] = []
-    for batch in batches(candidates):
-        measurements += reader.records(
-            connection, sa.and_(RECORDS.c.key_digest == key_digest, RECORDS.c.candidate.in_(batch))
-        )
-    judged = {candidate: standing(group) for candidate, group in grouped(measurements).items()}
-    return {candidate: item for candidate, item in judged.items() if item is not None}
-
-
-def hit(item: Standing, asked_target: dict[str, Any]) -> Hit:
-    """The answer that `item` is, for a target whose hard fields match."""
+def hit(item: Standing, asked_target: dict[str, Any], found: Verdict | None = None) -> Hit:
+    """The answer that `item` is, for a target whose hard fields match; `found` is the verdict on its key."""
     return Hit(
         record=item.record,
         time_ns=item.time_ns,
         noise=item.noise,
         measurements=item.measurements,
         settled=item.settled,
+        is_default=item.is_default,
+        contested=found is not None and found.contested,
+        default_ns=None if found is None or found.default is None else found.default.time_ns,
         soft_differences=tuple(differences(asked_target["soft"], item.record.target["soft"], "target.soft")),
     )
 
 
-def explain(connection: sa.Connection, reader: Reader, asked: Asked) -> Miss:
-    """Say why `asked` has no answer: which field differs from the nearest stored key."""
+def explain(connection: sa.Connection, reader: Reader, asked: Asked, found: Verdict) -> Miss:
+    """Say why `asked` has no answer: the reason of its verdict, or which field differs from the nearest stored key."""
+    if found.reason:
+        default_ns = None if found.default is None else found.default.time_ns
+        return Miss((found.reason,), _sample(connection, reader, asked.key.digest()), default_ns)
     same_key = _counts(connection, RECORDS.c.key_digest == asked.key.digest())
     if same_key:
         return _nothing_usable(connection, reader, asked, same_key)

@@ -20,10 +20,10 @@ from tilewright.tuning_logs import engine as engines
 from tilewright.tuning_logs import tables
 from tilewright.tuning_logs.engine import StoreError
 from tilewright.tuning_logs.fields import mapping, parse_json
-from tilewright.tuning_logs.lookup import Asked, Hit, Miss, explain, hit, ranked
+from tilewright.tuning_logs.lookup import Asked, Field, Hit, Miss, explain, hit
 from tilewright.tuning_logs.record import STATUSES, Key, Record, policy_hash, policy_text, target_hash
 from tilewright.tuning_logs.rows import Reader, grouped, insert_records, select_rows
-from tilewright.tuning_logs.standing import standing, winner
+from tilewright.tuning_logs.standing import standing
 from tilewright.tuning_logs.summary import SummaryRow, summarise
 from tilewright.tuning_logs.tables import CONTEXTS, RECORDS
 
@@ -141,8 +141,10 @@ class Store:
         """
         asked = _asked(workload_hash, target, policy, family, workload)
         with self._transaction() as connection:
-            found = winner(ranked(connection, self._reader, asked.key))
-            return hit(found, asked.target) if found else explain(connection, self._reader, asked)
+            found = Field(connection, self._reader, asked.key).verdict()
+            if found.winner is not None:
+                return hit(found.winner, asked.target, found)
+            return explain(connection, self._reader, asked, found)
 
     def top(
         self,
@@ -154,7 +156,7 @@ class Store:
         """The `n` fastest candidates of a key, by time alone. Raises as `best` does."""
         asked = _asked(workload_hash, target, policy)
         with self._transaction() as connection:
-            order = ranked(connection, self._reader, asked.key)
+            order = Field(connection, self._reader, asked.key).fastest_first()
             return [hit(item, asked.target) for _, item in zip(range(n), order, strict=False)]
 
     def family_best(self, family: str, target: Mapping[str, object], policy: str | Mapping[str, object]) -> list[Hit]:
@@ -171,8 +173,8 @@ class Store:
         with self._transaction() as connection:
             hashes = connection.scalars(sa.select(CONTEXTS.c.workload_hash).where(condition).distinct())
             keys = [asked.key._replace(workload_hash=name) for name in sorted(hashes)]
-            winners = [winner(ranked(connection, self._reader, key)) for key in keys]
-            return [hit(item, asked.target) for item in winners if item is not None]
+            found = [Field(connection, self._reader, key).verdict() for key in keys]
+            return [hit(v.winner, asked.target, v) for v in found if v.winner is not None]
 
     def summary(self) -> list[SummaryRow]:
         """One row for each key, in the order in which they were first stored. Raises `StoreError`."""

@@ -47,6 +47,8 @@ class TaskResult:
     """Measurements that the store held before."""
     failures: dict[str, int]
     """How many of this run's measurements had each status other than ``ok``."""
+    kept: str = ""
+    """Why the default stays although no contest decided that; empty where one did, or where nothing else looked faster."""
 
 
 @dataclass(frozen=True)
