@@ -112,7 +112,7 @@ def test_measured_gives_what_stands_for_each_candidate(store: Store) -> None:
 
 def test_a_row_that_cannot_be_read_is_set_aside(path: Path) -> None:
     with Store(path) as store:
-        store.add_many([make(trial=trial, median_ns=10.0 + trial) for trial in range(3)])
+        store.add_many([make(trial=trial, median_ns=10.0 + trial, is_default=True) for trial in range(3)])
     connection = sqlite3.connect(path)
     connection.execute("UPDATE tilewright_records SET body = '{\"schema\":' WHERE id = 1")
     connection.commit()
@@ -127,19 +127,22 @@ def test_a_row_that_cannot_be_read_is_set_aside(path: Path) -> None:
 
 
 def test_best_and_top_follow_the_rule(store: Store) -> None:
+    contest = {candidate_id("split i 4", {"tile": 4}): {"ratio": 0.9, "low": 0.89, "high": 0.91, "margin": 0.01}}
     store.add_many(
         [
             make(trial=0, is_default=True, params={"tile": 1}, median_ns=100.0),
             make(trial=1, params={"tile": 2}, median_ns=10.0),  # a lucky sample
-            make(trial=2, params={"tile": 4}, median_ns=90.0),
+            make(trial=2, params={"tile": 4}, median_ns=95.0),
             make(trial=3, params={"tile": 2}, median_ns=120.0),
             make(trial=4, params={"tile": 2}, median_ns=121.0),
             make(trial=5, params={"tile": 8}, median_ns=1.0),
             make(trial=6, params={"tile": 8}, status="wrong_result"),
+            make(trial=7, is_default=True, params={"tile": 1}, median_ns=100.0, compared=contest),
         ]
     )
     best = hit(store.best("w1", HOST, HOT))
     assert (best.record.trial, best.time_ns, best.measurements) == (2, 90.0, 1)
+    assert (best.settled, best.is_default, best.contested, best.default_ns) == (True, False, True, 100.0)
     assert [(h.record.params["tile"], h.time_ns) for h in store.top("w1", HOST, HOT, 5)] == [
         (4, 90.0),
         (1, 100.0),
@@ -156,15 +159,33 @@ def test_a_tie_goes_to_the_default(store: Store) -> None:
     assert hit(store.best("w1", HOST, HOT)).record.is_default
 
 
+def test_without_a_contest_the_default_stays_and_the_miss_says_so(store: Store) -> None:
+    """Times of different sittings make no winner: not of the look-up, the summary, nor of a family."""
+    store.add(make(median_ns=50.0, noise=0.001))
+    found = miss(store.best("w1", HOST, HOT))
+    assert "no measurement of the default schedule" in str(found)
+    assert found.default_ns is None
+    store.add(make(params={"tile": 1}, is_default=True, noise=0.001))
+    found = miss(store.best("w1", HOST, HOT))
+    assert "no contest was held" in str(found)
+    assert "the default stays; tune again" in str(found)
+    assert found.default_ns == 100.0
+    (row,) = store.summary()
+    assert (row.best_ns, row.default_ns) == (100.0, 100.0)
+    assert store.family_best("f1", HOST, HOT) == []
+    assert [h.time_ns for h in store.top("w1", HOST, HOT)] == [50.0, 100.0]  # by which contestants are chosen
+
+
 def test_paged_ranking_equals_plain_sorting(store: Store) -> None:
     rng = random.Random(7)
     records = [
         make(trial=trial, params={"tile": rng.randrange(300)}, median_ns=float(rng.randrange(1, 500)))
         for trial in range(1500)
     ]
+    records.append(make(status="crash", params={"tile": 1000}, is_default=True))
     store.add_many(records)
     by_tile: dict[int, list[float]] = {}
-    for record in records:
+    for record in records[:-1]:
         by_tile.setdefault(record.params["tile"], []).append(record.median_ns or math.nan)
     expected = sorted((sorted(v)[(len(v) - 1) // 2] + sorted(v)[len(v) // 2]) / 2 for v in by_tile.values())
     assert [h.time_ns for h in store.top("w1", HOST, HOT, 1000)] == expected
@@ -172,7 +193,7 @@ def test_paged_ranking_equals_plain_sorting(store: Store) -> None:
 
 
 def test_soft_differences_are_listed_and_do_not_miss(store: Store) -> None:
-    store.add(make())
+    store.add(make(is_default=True))
     asked = {"hard": HOST["hard"], "soft": {"governor": "powersave", "kernel": "6"}}
     assert hit(store.best("w1", asked, HOT)).soft_differences == (
         'target.soft.governor: asked "powersave", stored "performance"',
@@ -244,8 +265,10 @@ def test_lookup_refuses_what_is_no_target(store: Store) -> None:
 
 
 def test_family_best_gives_one_hit_for_each_workload(store: Store) -> None:
-    store.add_many([make(), make(workload_hash="w2", median_ns=5.0), make(workload_hash="w3", status="crash")])
-    store.add(make(workload_hash="w4", target={"hard": {}, "soft": {}}))
+    store.add_many([make(is_default=True), make(workload_hash="w2", median_ns=5.0, is_default=True)])
+    store.add_many(
+        [make(workload_hash="w3", status="crash"), make(workload_hash="w4", target={"hard": {}, "soft": {}})]
+    )
     assert {h.record.workload_hash: h.time_ns for h in store.family_best("f1", HOST, HOT)} == {
         "w1": 100.0,
         "w2": 5.0,
@@ -253,19 +276,22 @@ def test_family_best_gives_one_hit_for_each_workload(store: Store) -> None:
 
 
 def test_summary_has_a_row_for_each_key(store: Store) -> None:
+    fast = make(params={"tile": 8}, median_ns=40.0)
+    entry = {fast.candidate: {"ratio": 0.5, "low": 0.49, "high": 0.51, "margin": 0.01}}
     store.add_many(
         [
             make(is_default=True),
-            make(params={"tile": 8}, median_ns=40.0),
+            fast,
             make(params={"tile": 9}, status="crash"),
             make(workload_hash="w2", status="crash"),
         ]
     )
-    store.add(make(target={"hard": HOST["hard"], "soft": {"governor": "other"}}, is_default=True, median_ns=102.0))
+    other = {"hard": HOST["hard"], "soft": {"governor": "other"}}
+    store.add(make(target=other, is_default=True, median_ns=102.0, compared=entry))
     first, second = store.summary()
     assert first.key == make().key()
     assert first.counts == {"crash": 1, "ok": 3}
-    assert (first.best_ns, first.default_ns) == (40.0, 101.0)
+    assert (first.best_ns, first.default_ns) == (50.5, 101.0)
     assert first.target == HOST
     assert (second.counts, second.best_ns, second.default_ns) == ({"crash": 1}, None, None)
 
@@ -291,7 +317,8 @@ def test_lookup_stays_fast_among_many_records(path: Path) -> None:
     with Store(path) as store:
         store.add(make())
         _multiply(store, 100_000)
-        assert store.count() == 100_000
+        store.add(make(params={"tile": 1}, is_default=True, median_ns=100.0))
+        assert store.count() == 100_001
         elapsed = []
         for threads in [1] * 7 + [2] * 7:
             start = time.perf_counter()

@@ -89,13 +89,18 @@ def _contest(
         defaults = []  # it fails: the leaders are compared with each other, and count by their medians
     contestants = defaults + found[: max(1, trials - len(defaults))]
     outcomes = runner.contest([session.request(search, c) for c in contestants], seconds=seconds)
+    compared = _compared(session, search, contestants, outcomes, len(defaults)) if defaults else None
+    session.keep(search, list(zip(contestants, outcomes, strict=True)), "confirm", compared)
     search.rival_ns = float("inf")
-    if not defaults:
-        session.keep(search, list(zip(contestants, outcomes, strict=True)), "confirm")
-        return
-    default, rest = outcomes[0], list(zip(contestants[1:], outcomes[1:], strict=True))
+
+
+def _compared(
+    session: Session, search: Search, contestants: Sequence[Candidate], outcomes: Sequence[Outcome], defaults: int
+) -> dict[str, dict[str, float]]:
+    """What a contest says of each candidate against the default, which comes first, ``defaults`` times."""
+    default, rest = outcomes[0], zip(contestants[1:], outcomes[1:], strict=True)
     own = 0.0
-    if len(defaults) > 1 and comparable(default, outcomes[1]):
+    if defaults > 1 and comparable(default, outcomes[1]):
         own = abs(paired(default.samples_ns, outcomes[1].samples_ns).ratio - 1)
         session.drifts.append(own)
     margin = max(own, expected_margin(session.noise, session.drifts))
@@ -105,7 +110,7 @@ def _contest(
             p = paired(default.samples_ns, outcome.samples_ns)
             entry = {"ratio": p.ratio, "low": p.low, "high": p.high, "margin": margin, "rounds": float(p.rounds)}
             compared[identity(candidate)] = entry
-    session.keep(search, list(zip(contestants, outcomes, strict=True)), "confirm", compared)
+    return compared
 
 
 def expected_margin(noise: float, drifts: Sequence[float]) -> float:
