@@ -15,6 +15,7 @@ from tilewright.compiler import Choice, MissError, compile_graph
 from tilewright.graph import ops
 from tilewright.graph.evaluate import evaluate
 from tilewright.graph.graph import Graph
+from tilewright.graph.workload import Workload
 from tilewright.runtime import load
 from tilewright.schedules.steps import parse
 from tilewright.schedules.target import Target
@@ -116,15 +117,40 @@ def test_wrong_inputs(arrays: dict[str, object], text: str) -> None:
 
 
 def test_misses() -> None:
-    """``error`` names every workload without a record; a record whose schedule no longer applies falls back."""
+    """``error`` names every workload without a record."""
     g = small_model()
     with pytest.raises(MissError, match="not there"):
         compile_graph(g, TARGET, lambda w: "not there", on_miss="error")
     with pytest.raises(ValueError, match="on_miss"):
         compile_graph(g, TARGET, on_miss="explode")
-    model = compile_graph(g, TARGET, lambda w: Choice(parse("unroll nothing i0.0"), "record", "stale"))
-    assert {k.source for k in model.compiled.kernels} == {"default"}
-    assert model.compiled.coverage()[0] == 0
+
+
+@pytest.mark.parametrize("text", ["unroll nothing i0.0", "split t0 i0 24 7", "conjure t0 i0"])
+def test_a_record_that_does_not_apply_is_a_miss(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Whether its schedule names what is not there, is not legal, or is none: ``error`` stops and says which and why, ``warn`` and
+    ``fallback`` say so and take the default schedule."""
+    g = small_model()
+
+    def stale(workload: Workload) -> Choice:
+        return Choice(parse(text), "record", "stale")
+
+    with pytest.raises(MissError, match=r"workloads have no record:\n  .*its record does not apply to this version"):
+        compile_graph(g, TARGET, stale, on_miss="error")
+    for on_miss in ("warn", "fallback"):
+        caplog.clear()
+        model = compile_graph(g, TARGET, stale, on_miss=on_miss)
+        assert {k.source for k in model.compiled.kernels} == {"default"}
+        assert model.compiled.coverage()[0] == 0
+        assert all("does not apply to this version" in k.why for k in model.compiled.kernels)
+        assert "its record does not apply to this version" in caplog.text
+
+
+def test_only_unused_records_are_told_of_without_being_asked(caplog: pytest.LogCaptureFixture) -> None:
+    """``fallback`` is silent about what was never tuned; ``warn`` is not."""
+    compile_graph(small_model(), TARGET, lambda w: "not there")
+    assert caplog.text == ""
+    compile_graph(small_model(), TARGET, lambda w: "not there", on_miss="warn")
+    assert "not there" in caplog.text
 
 
 _blocks = st.lists(st.tuples(st.integers(1, 4000), st.integers(0, 12), st.integers(0, 5)), min_size=0, max_size=30).map(

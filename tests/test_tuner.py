@@ -420,6 +420,49 @@ def test_old_times_do_not_keep_a_candidate_from_being_proposed() -> None:
         assert run(store) & first == set()
 
 
+def test_a_winner_that_does_not_apply_any_more_is_put_out_of_the_way() -> None:
+    """Else it would stay the best for ever: every other would have to beat it, and no compile could use it."""
+    task, candidates = some_candidates()
+    with Store(":memory:") as store:
+        session = Session([task], TARGET, store, Budget(None, 60), "random", 0, Policy(), None)
+        (search,) = session.searches
+        session.keep(search, [(candidates[0], Outcome("ok", 1.0, (1.0,) * 8, 0.01))], "random")
+        (record,) = list(store.records())
+        old = replace(record, schedule="vectorize t0 i7", params={})
+        versus = {old.candidate: {"ratio": 0.5, "low": 0.5, "high": 0.5, "margin": 0.0}}
+        session.keep(search, [(search.default, Outcome("ok", 2.0, (2.0,) * 8, 0.01))], "confirm", versus)
+        store.add(old)
+        best = session.answer(search)
+        assert isinstance(best, Hit)
+        assert best.record.schedule == "vectorize t0 i7"
+        result = tune([task], TARGET, store, Budget(None, 12), runner=FakeRunner())
+        best = session.answer(search)
+        assert isinstance(best, Hit)
+        assert best.record.schedule == result.tasks[0].best_schedule != "vectorize t0 i7"
+        (gone,) = store.records(status="rejected")
+        assert "does not apply to this version" in (gone.error or "")
+
+
+def test_a_leader_that_left_the_space_may_win_all_the_same() -> None:
+    """A schedule that no sketch gives any more, but which applies: it looks faster than the default, so it is compared."""
+    task, candidates = some_candidates()
+    with Store(":memory:") as store:
+        session = Session([task], TARGET, store, Budget(None, 60), "random", 0, Policy(), None)
+        (search,) = session.searches
+        session.keep(search, [(candidates[0], Outcome("ok", 1.0, (1.0,) * 8, 0.01))], "random")
+        (record,) = list(store.records())
+    old = replace(record, sketch="of old", params={"other": 3})
+    default = default_text()
+    times = NoisyRunner(
+        lambda r: 1000.0 if r.schedule == default else 500.0 if r.schedule == old.schedule else 2000.0, 0, 0, 0
+    )
+    with Store(":memory:") as store:
+        store.add(old)
+        result = tune([task], TARGET, store, Budget(None, 6), runner=times)
+        assert result.tasks[0].best_schedule == old.schedule
+        assert result.tasks[0].default_ns / result.tasks[0].best_ns == pytest.approx(2, rel=0.05)
+
+
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_strategy_contract(name: str) -> None:
     """Proposals are legal, never repeated, and the same for the same seed; an empty answer means used up."""

@@ -27,6 +27,7 @@ from tilewright.options import (
     CACHE,
     EXIT_INTERRUPTED,
     JSON,
+    ON_MISS,
     SHAPE,
     STORE,
     TARGET,
@@ -136,13 +137,7 @@ def _end_to_end(graph: Graph, target: Target, store: Store, policy: Policy) -> t
 @SHAPE
 @TARGET
 @THREADS
-@click.option(
-    "--on-miss",
-    type=click.Choice(["fallback", "warn", "error"]),
-    default="warn",
-    show_default=True,
-    help="A kernel without a record: take its default schedule (fallback), and say so (warn), or stop (error).",
-)
+@ON_MISS["warn"]
 @CACHE
 @ALGORITHMS
 @STORE
@@ -170,13 +165,13 @@ def compile_command(
 
 
 def executable_of(
-    model: str, shapes: dict[str, tuple[int, ...]], threads: int | None, store_path: str | None
+    model: str, shapes: dict[str, tuple[int, ...]], threads: int | None, store_path: str | None, on_miss: str
 ) -> Executable:
     """A ``.tw`` file as it is, or an ONNX file compiled on the fly from the records."""
     if model.endswith(".tw"):
         return load_compiled(model)
     with Store(store_path, read_only=store_exists(store_path)) as store:
-        return compile_model(model, target_of("host", threads), store, shapes=shapes)
+        return compile_model(model, target_of("host", threads), store, shapes=shapes, on_miss=on_miss)
 
 
 @main.command("run")
@@ -186,6 +181,7 @@ def executable_of(
 @SHAPE
 @THREADS
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random inputs.")
+@ON_MISS["fallback"]
 @STORE
 @reported
 def run_command(
@@ -195,10 +191,11 @@ def run_command(
     shapes: dict[str, tuple[int, ...]],
     threads: int | None,
     seed: int,
+    on_miss: str,
     store_path: str | None,
 ) -> None:
     """Run a compiled model (.tw) or an ONNX file once."""
-    executable = executable_of(model, shapes, threads, store_path)
+    executable = executable_of(model, shapes, threads, store_path, on_miss)
     rng = np.random.default_rng(seed)
     arrays: dict[str, Any] = {p.name: random_input(p, rng) for p in executable.inputs}
     for text in inputs:
@@ -226,6 +223,7 @@ def run_command(
 @click.option("--time", "seconds", default="2s", show_default=True, callback=parse_seconds, help="How long to measure.")
 @SHAPE
 @THREADS
+@ON_MISS["fallback"]
 @STORE
 @JSON
 @reported
@@ -234,11 +232,12 @@ def bench_command(
     seconds: float,
     shapes: dict[str, tuple[int, ...]],
     threads: int | None,
+    on_miss: str,
     store_path: str | None,
     as_json: bool,
 ) -> None:
     """Time a compiled model (.tw) or an ONNX file: median of calls on the same arrays."""
-    executable = executable_of(model, shapes, threads, store_path)
+    executable = executable_of(model, shapes, threads, store_path, on_miss)
     median = executable.time(seconds)
     covered, total = executable.compiled.coverage()
     if as_json:

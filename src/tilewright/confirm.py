@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from tilewright.measure import Outcome, paired
 from tilewright.measure.request import Runner
 from tilewright.search_space.candidate import Candidate
-from tilewright.searches import UNSURE, Search, identity
+from tilewright.searches import UNSURE, Search, identity, why_stale
 from tilewright.session import LEAST_CONTEST, Session
 from tilewright.tuning_logs import Hit, Miss
 
@@ -70,9 +70,11 @@ def leaders(session: Session, search: Search, contested: bool) -> list[Candidate
         if hit.settled or is_default:
             limit = min(limit, hit.time_ns * ((CLOSE if contested else UNSURE) if is_default else 1.0))
             continue
-        candidate = search.candidate(hit.record)
-        if candidate is not None:
-            found.append(candidate)
+        why = why_stale(w, hit.record.schedule)
+        if why:
+            session.retire(search, hit.record, why)
+            continue
+        found.append(search.candidate(hit.record) or search.outsider(hit.record))
     return found
 
 

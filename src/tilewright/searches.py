@@ -11,8 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tilewright.budget import Progress
+from tilewright.graph.workload import Workload
+from tilewright.schedules.apply import apply
+from tilewright.schedules.steps import ScheduleError, parse
 from tilewright.search_space.candidate import Candidate
-from tilewright.search_space.sketch import Sketch
+from tilewright.search_space.sketch import Param, Sketch
 from tilewright.search_space.space import Space
 from tilewright.search_space.strategy import Strategy
 from tilewright.tasks import Task
@@ -39,6 +42,15 @@ def told_ns(status: str, median_ns: float | None, samples_ns: tuple[float, ...])
 def teaches(status: str, samples_ns: tuple[float, ...]) -> bool:
     """Whether a model can learn from a measurement."""
     return status not in NO_VERDICT or (status == "pruned_slow" and len(samples_ns) > 0)
+
+
+def why_stale(workload: Workload, schedule: str) -> str:
+    """Why a record's schedule does not apply to this version any more; empty if it does."""
+    try:
+        apply(workload, parse(schedule))
+    except ScheduleError as error:
+        return f"its record does not apply to this version: {error}"
+    return ""
 
 
 def by_schedule(records: Iterable[Record]) -> dict[str, Record]:
@@ -98,6 +110,16 @@ class Search:
             if found is not None:
                 return found
         return None
+
+    def has(self, candidate: Candidate) -> bool:
+        """Whether a candidate is of the space; if not, models and strategies know nothing of it."""
+        return any(candidate.sketch is s for s in self.space.sketches)
+
+    def outsider(self, record: Record) -> Candidate:
+        """The candidate of a record that is not in the space any more, but may be the best all the same."""
+        params = tuple(Param(name, (value,)) for name, value in record.params.items())
+        sketch = Sketch(record.sketch, self.task.workload, self.space.target, parse(record.schedule).steps, params)
+        return Candidate(sketch, tuple(record.params.values()))
 
     def remembered(self) -> Iterator[tuple[Candidate, Record]]:
         """Known records as candidates of the space."""

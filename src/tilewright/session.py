@@ -9,6 +9,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tilewright.budget import Budget, Progress, floor_ns
@@ -23,7 +24,7 @@ from tilewright.search_space.sketch import Ints, Sketch
 from tilewright.search_space.space import space
 from tilewright.search_space.strategies import make_strategy
 from tilewright.search_space.strategy import SearchConfig, Strategy
-from tilewright.searches import Search, by_schedule, teaches, told_ns
+from tilewright.searches import Search, by_schedule, teaches, told_ns, why_stale
 from tilewright.tasks import Task, default_candidate
 from tilewright.tuning_logs import (
     AA_NOISE,
@@ -35,6 +36,7 @@ from tilewright.tuning_logs import (
     environment_versions,
     policy_hash,
     target_hash,
+    utc_now,
 )
 
 SEARCH_SHARE = 0.88
@@ -104,7 +106,8 @@ class Session:
     def recall(self) -> None:
         """Start from what earlier runs measured."""
         for search in self.searches:
-            uncontested = len(search.known) > 0 and isinstance(self.answer(search), Miss)
+            if search.known:
+                self._recall_answer(search)
             for candidate, record in search.remembered():
                 if teaches(record.status, record.samples_ns):
                     time_ns = told_ns(record.status, record.median_ns, record.samples_ns)
@@ -113,8 +116,34 @@ class Session:
                 search.progress.told(measured_ns, record.schedule)
                 if record.schedule == search.default_schedule:
                     search.progress.default_ns = measured_ns
-                elif uncontested:
-                    search.rival_ns = min(search.rival_ns, measured_ns)
+
+    def _recall_answer(self, search: Search) -> None:
+        """Look at what the look-up would answer: a winner that does not apply any more is put out of the way, else nothing could
+        take its place; and without a contest one is due."""
+        answer = self.answer(search)
+        while isinstance(answer, Hit) and (why := why_stale(search.task.workload, answer.record.schedule)):
+            self.retire(search, answer.record, why)
+            answer = self.answer(search)
+        if isinstance(answer, Miss):
+            times = [r.median_ns for r in search.known.values() if r.schedule != search.default_schedule]
+            search.rival_ns = min((ns for ns in times if ns is not None), default=float("inf"))
+
+    def retire(self, search: Search, record: Record, why: str) -> None:
+        """Store that a record's schedule does not apply to this version."""
+        nothing = {
+            "median_ns": None,
+            "samples_ns": (),
+            "noise": None,
+            "compared": {},
+            "predicted_ns": None,
+            "extra": {},
+        }
+        origin = {"run_id": self.run_id, "trial": self.trials, "elapsed_s": time.monotonic() - self.start}
+        stale = replace(
+            record, status="rejected", error=why, created=utc_now(), versions=self.versions, **nothing, **origin
+        )
+        self.store.add(stale)
+        search.known[record.schedule] = stale
 
     # ------------------------------------------------------------ the budget
 
@@ -213,7 +242,7 @@ class Session:
             error_bound=error_bound(w, candidate.schedule),
             build_s=outcome.build_s,
             run_s=outcome.run_s,
-            predicted_ns=self.learner.predict_one_ns(candidate),
+            predicted_ns=self.learner.predict_one_ns(candidate) if search.has(candidate) else None,
             strategy=label,
             seed=self.config.seed,
             versions=self.versions,
@@ -225,7 +254,8 @@ class Session:
         search.known[record.schedule] = record
         time_ns = float("inf") if outcome.median_ns is None else outcome.median_ns
         seen_ns = told_ns(outcome.status, outcome.median_ns, outcome.samples_ns)
-        if teaches(outcome.status, outcome.samples_ns):
+        known_here = search.has(candidate)
+        if known_here and teaches(outcome.status, outcome.samples_ns):
             self.learner.add(candidate, search.task.workload.hash, seen_ns)
         if not outcome.ok and outcome.status not in NO_VERDICT:
             search.failures[outcome.status] = search.failures.get(outcome.status, 0) + 1
@@ -236,7 +266,7 @@ class Session:
             search.searched += 1
             search.rival_ns = min(search.rival_ns, time_ns)
         improved = search.progress.told(time_ns, record.schedule)
-        if search.strategy is not None:
+        if known_here and search.strategy is not None:
             search.strategy.tell(candidate, seen_ns)
         if self.listener is not None:
             best_ns, elapsed = search.progress.best_ns, time.monotonic() - self.start
