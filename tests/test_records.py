@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.measure import outcome
+from tilewright.measure import outcome, policy
 from tilewright.tuning_logs import (
     SCHEMA_VERSION,
     STATUSES,
+    UNSAID_TOLERANCE,
     Key,
     Record,
     RecordError,
@@ -109,6 +110,11 @@ def any_record(draw: st.DrawFn) -> Record:
 def test_whatever_is_measured_can_be_recorded() -> None:
     """The two lists of outcomes are the same: the format of records depends on no other package."""
     assert outcome.STATUSES == STATUSES
+
+
+def test_both_layers_agree_on_the_tolerance_that_is_not_named() -> None:
+    """Of records of older versions: these were checked at 1e-4."""
+    assert UNSAID_TOLERANCE == policy.UNSAID_TOLERANCE == 1e-4
 
 
 @settings(deadline=None)

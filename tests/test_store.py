@@ -1,5 +1,6 @@
 """The store: nothing added is lost, readers change nothing, and a miss says why."""
 
+import json
 import math
 import os
 import random
@@ -94,7 +95,6 @@ def test_a_failed_batch_leaves_nothing(store: Store) -> None:
 
 
 def test_measured_gives_what_stands_for_each_candidate(store: Store) -> None:
-    key = make().key()[:3]
     store.add_many(
         [
             make(trial=0),
@@ -103,7 +103,7 @@ def test_measured_gives_what_stands_for_each_candidate(store: Store) -> None:
             make(trial=3, workload_hash="w2"),
         ]
     )
-    found = store.measured(*key)
+    found = store.measured("w1", HOST, HOT)
     assert {name: record.trial for name, record in found.items()} == {
         candidate_id("split i 4", {"tile": 4}): 1,
         candidate_id("split i 4", {"tile": 8}): 2,
@@ -273,6 +273,55 @@ def test_family_best_gives_one_hit_for_each_workload(store: Store) -> None:
         "w1": 100.0,
         "w2": 5.0,
     }
+
+
+STRICT, LOOSE = {**HOT, "tolerance": 1e-6}, {**HOT, "tolerance": 0.01}
+
+
+def test_what_a_loose_check_accepted_does_not_answer_a_strict_request(store: Store) -> None:
+    """Records that name no tolerance were checked at 1e-4, as all were before it could be chosen."""
+    store.add(make(policy=json.dumps(LOOSE), is_default=True, median_ns=50.0))
+    for asked, said in ((HOT, "0.0001"), (STRICT, "1e-06"), ({**HOT, "tolerance": 0.009}, "0.009")):
+        found = miss(store.best("w1", HOST, asked))
+        assert found.reasons == (f"policy.tolerance: asked {said}, stored 0.01 (1 record)",)
+        assert store.top("w1", HOST, asked) == []
+        assert store.measured("w1", HOST, asked) == {}
+        assert store.family_best("f1", HOST, asked) == []
+    assert hit(store.best("w1", HOST, LOOSE)).time_ns == 50.0
+    store.add(make(is_default=True, median_ns=70.0))  # of an older version, in effect
+    assert hit(store.best("w1", HOST, HOT)).time_ns == 70.0
+    assert "policy.tolerance: asked 1e-06, stored 0.0001" in str(miss(store.best("w1", HOST, STRICT)))
+
+
+def test_what_a_strict_check_accepted_answers_a_loose_request(store: Store) -> None:
+    rival = make(policy=json.dumps(STRICT), params={"tile": 8}, median_ns=50.0)
+    entry = {rival.candidate: {"ratio": 0.5, "low": 0.49, "high": 0.51, "margin": 0.01}}
+    default = make(policy=json.dumps(STRICT), is_default=True, compared=entry)
+    store.add_many([default, rival, make(policy='{"cache":"cold","timer":"loop"}', median_ns=1.0, is_default=True)])
+    for asked in (STRICT, {**HOT, "tolerance": 1}, LOOSE, HOT):
+        assert hit(store.best("w1", HOST, asked)).record == rival
+        assert [h.time_ns for h in store.top("w1", HOST, asked)] == [50.0, 100.0]
+        assert set(store.measured("w1", HOST, asked)) == {default.candidate, rival.candidate}
+        assert [h.record for h in store.family_best("f1", HOST, asked)] == [rival]
+    # what is too far off for the strict check may do for the loose one; what damaged memory does for none
+    far_off = make(policy=json.dumps(STRICT), params={"tile": 8}, status="wrong_result", max_error=1e-5)
+    store.add_many([make(policy=json.dumps(LOOSE), params={"tile": 8}, median_ns=60.0), far_off])
+    assert hit(store.best("w1", HOST, STRICT)).record.is_default
+    assert hit(store.best("w1", HOST, LOOSE)).record.params == {"tile": 8}
+    store.add(make(policy=json.dumps(STRICT), params={"tile": 8}, status="wrong_result", max_error=None))
+    assert hit(store.best("w1", HOST, LOOSE)).record.is_default
+    # and what a looser check refused is not right for a stricter one
+    loose = make(policy=json.dumps(LOOSE), is_default=True, status="wrong_result", max_error=0.5)
+    store.add(loose)
+    assert "none of its candidates stands" in str(miss(store.best("w1", HOST, LOOSE)))
+
+
+def test_a_tolerance_that_is_none_answers_only_for_itself(store: Store) -> None:
+    """A record of something else may have a field of this name."""
+    odd = {**HOT, "tolerance": "small"}
+    store.add(make(policy=json.dumps(odd), is_default=True))
+    assert hit(store.best("w1", HOST, odd)).time_ns == 100.0
+    assert isinstance(store.best("w1", HOST, LOOSE), Miss)
 
 
 def test_summary_has_a_row_for_each_key(store: Store) -> None:

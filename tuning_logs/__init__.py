@@ -11,6 +11,7 @@ from tilewright.tuning_logs.analysis import default_vs_best as default_vs_best
 from tilewright.tuning_logs.analysis import failures_by_status as failures_by_status
 from tilewright.tuning_logs.analysis import spearman as spearman
 from tilewright.tuning_logs.analysis import time_split as time_split
+from tilewright.tuning_logs.checked import UNSAID_TOLERANCE as UNSAID_TOLERANCE
 from tilewright.tuning_logs.engine import StoreError as StoreError
 from tilewright.tuning_logs.engine import default_path as default_path
 from tilewright.tuning_logs.lookup import Hit as Hit

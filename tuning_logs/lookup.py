@@ -1,27 +1,19 @@
-"""Answers to "what is best for this key?", and to "why is there nothing?".
+"""Answers to "what is best for this key?", and to "why is there nothing?"."""
 
-The defaults and what was compared with them are judged first; as a rule they decide. Where they do not, the others
-follow in ascending order of their fastest measurement. A candidate's time is a median of its measurements, so it is
-never below the fastest of them: as soon as the next unseen measurement is slower than a judged candidate, that
-candidate's place is certain. A lookup thus reads a few rows of an index, however many records exist.
-"""
-
-import heapq
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
 from tilewright.tuning_logs.record import Key, Record
-from tilewright.tuning_logs.rows import Reader, batches, grouped, select_rows
-from tilewright.tuning_logs.standing import Standing, Verdict, comparisons, decide, defaults, settle, standing
+from tilewright.tuning_logs.checked import said
+from tilewright.tuning_logs.rows import Reader, select_rows
+from tilewright.tuning_logs.standing import Standing, Verdict
 from tilewright.tuning_logs.tables import CONTEXTS, RECORDS
 
-_FIRST_PAGE = 16
-_LAST_PAGE = 256
 _CONTEXTS_COMPARED = 500
 
 
@@ -63,70 +55,6 @@ class Asked:
     workload: object = None
 
 
-class Field:
-    """The candidates of `key`, as far as they were asked for."""
-
-    def __init__(self, connection: sa.Connection, reader: Reader, key: Key) -> None:
-        self._connection = connection
-        self._reader = reader
-        self._digest = key.digest()
-        of_defaults = sa.and_(RECORDS.c.key_digest == self._digest, RECORDS.c.is_default)
-        of_default = [record for _, record in reader.records(connection, of_defaults)]
-        self._compared = comparisons(of_default)
-        names = defaults(of_default)
-        self.tried = len(names) > 0
-        self._first = dict.fromkeys([*names, *self._compared])
-        judged = self._judge(list(self._first))
-        self._name = next((name for name in names if name in judged), None)
-        self.default: Standing | None = None if self._name is None else judged[self._name]
-        self.judged = self._settle(judged)  # the defaults, and what was compared with one
-        self.default = next((item for item in self.judged if item.is_default), None)
-
-    def verdict(self) -> Verdict:
-        """The winner, or why there is none."""
-        settled = [item for item in self.judged if item.settled]
-        return decide(self.default, self.tried, settled, self.fastest_first())
-
-    def fastest_first(self) -> Iterator[Standing]:
-        """The standing candidates; reads no further than it is asked to."""
-        seen = set(self._first)
-        heap = [(item.time_ns, item.first, item) for item in self.judged]
-        heapq.heapify(heap)
-        last: tuple[float, int] = (-1.0, -1)
-        size = _FIRST_PAGE
-        while True:
-            page = self._connection.execute(
-                sa.select(RECORDS.c.id, RECORDS.c.median_ns, RECORDS.c.candidate)
-                .where(RECORDS.c.key_digest == self._digest, RECORDS.c.status == "ok")
-                .where(sa.tuple_(RECORDS.c.median_ns, RECORDS.c.id) > last)
-                .order_by(RECORDS.c.median_ns, RECORDS.c.id)
-                .limit(size)
-            ).all()
-            fresh = list(dict.fromkeys(row.candidate for row in page if row.candidate not in seen))
-            seen.update(fresh)
-            for item in self._settle(self._judge(fresh)):
-                heapq.heappush(heap, (item.time_ns, item.first, item))
-            certain = page[-1].median_ns if len(page) == size else math.inf
-            while heap and heap[0][0] < certain:
-                yield heapq.heappop(heap)[2]
-            if certain == math.inf:
-                return
-            last = (page[-1].median_ns, page[-1].id)
-            size = min(2 * size, _LAST_PAGE)
-
-    def _settle(self, judged: dict[str, Standing]) -> list[Standing]:
-        return settle(judged, self._name, self.default, self._compared)
-
-    def _judge(self, candidates: list[str]) -> dict[str, Standing]:
-        measurements: list[tuple[int, Record]] = []
-        for batch in batches(candidates):
-            measurements += self._reader.records(
-                self._connection, sa.and_(RECORDS.c.key_digest == self._digest, RECORDS.c.candidate.in_(batch))
-            )
-        judged = {candidate: standing(group) for candidate, group in grouped(measurements).items()}
-        return {candidate: item for candidate, item in judged.items() if item is not None}
-
-
 def hit(item: Standing, asked_target: dict[str, Any], found: Verdict | None = None) -> Hit:
     """The answer that `item` is, for a target whose hard fields match; `found` is the verdict on its key."""
     return Hit(
@@ -142,22 +70,23 @@ def hit(item: Standing, asked_target: dict[str, Any], found: Verdict | None = No
     )
 
 
-def explain(connection: sa.Connection, reader: Reader, asked: Asked, found: Verdict) -> Miss:
-    """Say why `asked` has no answer: the reason of its verdict, or which field differs from the nearest stored key."""
+def explain(connection: sa.Connection, reader: Reader, asked: Asked, keys: Sequence[str], found: Verdict) -> Miss:
+    """Say why `asked` has no answer: the reason of its verdict, or which field differs from the nearest stored key. `keys` are
+    the digests of the keys that may answer."""
     if found.reason:
         default_ns = None if found.default is None else found.default.time_ns
-        return Miss((found.reason,), _sample(connection, reader, asked.key.digest()), default_ns)
-    same_key = _counts(connection, RECORDS.c.key_digest == asked.key.digest())
+        return Miss((found.reason,), _sample(connection, reader, keys), default_ns)
+    same_key = _counts(connection, RECORDS.c.key_digest.in_(keys))
     if same_key:
-        return _nothing_usable(connection, reader, asked, same_key)
+        return _nothing_usable(connection, reader, keys, same_key)
     nearest = _nearest(connection, asked, CONTEXTS.c.workload_hash == asked.key.workload_hash)
     if nearest is not None:
-        return Miss(tuple(nearest.reasons), _sample(connection, reader, nearest.key_digest))
+        return Miss(tuple(nearest.reasons), _sample(connection, reader, [nearest.key_digest]))
     if asked.family is not None:
         nearest = _nearest(connection, asked, CONTEXTS.c.family == asked.family)
         if nearest is not None:
             first = f"workload family known with other shapes: {nearest.workloads} workload(s) stored"
-            return Miss((first, *nearest.reasons), _sample(connection, reader, nearest.key_digest))
+            return Miss((first, *nearest.reasons), _sample(connection, reader, [nearest.key_digest]))
         return Miss(("no record of this workload or its family",))
     return Miss(("no record of this workload (no family was given to look for other shapes)",))
 
@@ -196,20 +125,20 @@ def _counts(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> dic
     return {status: count for status, count in rows}
 
 
-def _nothing_usable(connection: sa.Connection, reader: Reader, asked: Asked, counts: dict[str, int]) -> Miss:
+def _nothing_usable(connection: sa.Connection, reader: Reader, keys: Sequence[str], counts: dict[str, int]) -> Miss:
     parts = ", ".join(f"{count} {status}" for status, count in sorted(counts.items(), key=lambda c: -c[1]))
     reasons = [f"the key is stored, but none of its candidates stands: {parts}"]
     found = reader.read(
         connection,
         select_rows()
-        .where(RECORDS.c.key_digest == asked.key.digest())
+        .where(RECORDS.c.key_digest.in_(keys))
         .where(RECORDS.c.status.not_in(("ok", "duplicate", "pruned_slow")))
         .order_by(RECORDS.c.id)
         .limit(1),
     )
     if found and found[0][1].error:
         reasons.append(f"first failure ({found[0][1].status}): {found[0][1].error}")
-    return Miss(tuple(reasons), _sample(connection, reader, asked.key.digest()))
+    return Miss(tuple(reasons), _sample(connection, reader, keys))
 
 
 def _nearest(connection: sa.Connection, asked: Asked, condition: sa.ColumnElement[bool]) -> _Nearest | None:
@@ -235,7 +164,7 @@ def _compare(asked: Asked, row: Any) -> tuple[int, float, list[str]]:
     texts = []
     target = json.loads(row.target)
     texts += differences(asked.target["hard"], target["hard"], "target.hard")
-    texts += differences(asked.policy, json.loads(row.policy), "policy")
+    texts += differences(*said(asked.policy, json.loads(row.policy)), "policy")
     key_fields = len(texts)
     distance = 0.0
     if row.workload_hash != asked.key.workload_hash and asked.workload is not None:
@@ -265,8 +194,8 @@ def shape_distance(one: object, other: object) -> float:
     return 1.0
 
 
-def _sample(connection: sa.Connection, reader: Reader, key_digest: str) -> Record | None:
-    of_key = select_rows().where(RECORDS.c.key_digest == key_digest)
+def _sample(connection: sa.Connection, reader: Reader, keys: Sequence[str]) -> Record | None:
+    of_key = select_rows().where(RECORDS.c.key_digest.in_(keys))
     fastest = of_key.where(RECORDS.c.status == "ok").order_by(RECORDS.c.median_ns, RECORDS.c.id).limit(1)
     latest = of_key.order_by(RECORDS.c.id.desc()).limit(1)
     found = reader.read(connection, fastest) or reader.read(connection, latest)

@@ -7,6 +7,7 @@ nothing in it (SQLite may put its `-wal` and `-shm` files beside the file, which
 """
 
 import contextlib
+import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,10 +21,11 @@ from tilewright.tuning_logs import engine as engines
 from tilewright.tuning_logs import tables
 from tilewright.tuning_logs.engine import StoreError
 from tilewright.tuning_logs.fields import mapping, parse_json
-from tilewright.tuning_logs.lookup import Asked, Field, Hit, Miss, explain, hit
+from tilewright.tuning_logs.candidates import Candidates
+from tilewright.tuning_logs.checked import answers
+from tilewright.tuning_logs.lookup import Asked, Hit, Miss, explain, hit
 from tilewright.tuning_logs.record import STATUSES, Key, Record, policy_hash, policy_text, target_hash
-from tilewright.tuning_logs.rows import Reader, grouped, insert_records, select_rows
-from tilewright.tuning_logs.standing import standing
+from tilewright.tuning_logs.rows import Reader, insert_records, select_rows
 from tilewright.tuning_logs.summary import SummaryRow, summarise
 from tilewright.tuning_logs.tables import CONTEXTS, RECORDS
 
@@ -116,15 +118,17 @@ class Store:
             conditions.append(RECORDS.c.status == status)
         return self._pages(conditions, limit)
 
-    def measured(self, workload_hash: str, target_hash: str, policy_hash: str) -> dict[str, Record]:
-        """What is already known for a key: `candidate_id(schedule, params)` -> the record that stands for it.
+    def measured(
+        self, workload_hash: str, target: Mapping[str, object], policy: str | Mapping[str, object]
+    ) -> dict[str, Record]:
+        """What is already known for a request: `candidate_id(schedule, params)` -> the record that stands for it.
 
         That is the latest "ok" record of a candidate that stands (see `standing`), else its latest record of
-        any status. A resumed run measures none of these again. Raises `StoreError`.
+        any status. A resumed run measures none of these again. Raises as `best` does.
         """
-        stored = grouped(enumerate(self.records(workload_hash, target_hash, policy_hash)))
-        judged = {candidate: (standing(group), group[-1][1]) for candidate, group in stored.items()}
-        return {candidate: found.record if found else latest for candidate, (found, latest) in judged.items()}
+        asked = _asked(workload_hash, target, policy)
+        with self._transaction() as connection:
+            return Candidates(connection, self._reader, asked.key, asked.policy).measured()
 
     def best(
         self,
@@ -134,17 +138,18 @@ class Store:
         family: str | None = None,
         workload: str | None = None,
     ) -> Hit | Miss:
-        """The winner of a key (by the rule of `standing`), or why there is none.
+        """The winner of a key (by the rules of `standing` and `checked`), or why there is none.
 
         `target` is `{"hard": {...}, "soft": {...}}`. `family` and `workload` (its JSON text) are only used to
         explain a miss. Raises `RecordError` if an argument is not valid, `StoreError` if the store fails.
         """
         asked = _asked(workload_hash, target, policy, family, workload)
         with self._transaction() as connection:
-            found = Field(connection, self._reader, asked.key).verdict()
+            candidates = Candidates(connection, self._reader, asked.key, asked.policy)
+            found = candidates.verdict()
             if found.winner is not None:
                 return hit(found.winner, asked.target, found)
-            return explain(connection, self._reader, asked, found)
+            return explain(connection, self._reader, asked, candidates.keys, found)
 
     def top(
         self,
@@ -156,7 +161,7 @@ class Store:
         """The `n` fastest candidates of a key, by time alone. Raises as `best` does."""
         asked = _asked(workload_hash, target, policy)
         with self._transaction() as connection:
-            order = Field(connection, self._reader, asked.key).fastest_first()
+            order = Candidates(connection, self._reader, asked.key, asked.policy).fastest_first()
             return [hit(item, asked.target) for _, item in zip(range(n), order, strict=False)]
 
     def family_best(self, family: str, target: Mapping[str, object], policy: str | Mapping[str, object]) -> list[Hit]:
@@ -165,15 +170,12 @@ class Store:
         Raises as `best` does.
         """
         asked = _asked("any", target, policy, family)
-        condition = sa.and_(
-            CONTEXTS.c.family == family,
-            CONTEXTS.c.target_hash == asked.key.target_hash,
-            CONTEXTS.c.policy_hash == asked.key.policy_hash,
-        )
+        of_family = sa.and_(CONTEXTS.c.family == family, CONTEXTS.c.target_hash == asked.key.target_hash)
         with self._transaction() as connection:
-            hashes = connection.scalars(sa.select(CONTEXTS.c.workload_hash).where(condition).distinct())
+            rows = connection.execute(sa.select(CONTEXTS.c.workload_hash, CONTEXTS.c.policy).where(of_family)).all()
+            hashes = {row.workload_hash for row in rows if answers(json.loads(row.policy), asked.policy)}
             keys = [asked.key._replace(workload_hash=name) for name in sorted(hashes)]
-            found = [Field(connection, self._reader, key).verdict() for key in keys]
+            found = [Candidates(connection, self._reader, key, asked.policy).verdict() for key in keys]
             return [hit(v.winner, asked.target, v) for v in found if v.winner is not None]
 
     def summary(self) -> list[SummaryRow]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from tilewright.tuning_logs.lookup import Field
+from tilewright.tuning_logs.candidates import Candidates
 from tilewright.tuning_logs.record import Key
 from tilewright.tuning_logs.rows import Reader
 from tilewright.tuning_logs.tables import CONTEXTS, RECORDS
@@ -39,7 +39,7 @@ def summarise(connection: sa.Connection, reader: Reader) -> list[SummaryRow]:
         if context.key_digest in rows or context.key_digest not in counts:
             continue
         key = Key(context.workload_hash, context.target_hash, context.policy_hash)
-        found = Field(connection, reader, key).verdict()
+        found = Candidates(connection, reader, key, json.loads(context.policy)).verdict()
         rows[context.key_digest] = SummaryRow(
             key=key,
             family=context.family,

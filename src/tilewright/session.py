@@ -34,8 +34,6 @@ from tilewright.tuning_logs import (
     Record,
     Store,
     environment_versions,
-    policy_hash,
-    target_hash,
     utc_now,
 )
 
@@ -86,9 +84,8 @@ class Session:
     # ------------------------------------------------------------ setting up
 
     def _search(self, task: Task) -> Search:
-        keys = (task.workload.hash, target_hash(self.fingerprint), policy_hash(self.policy_text))
         of = space(task.workload, self.target, self.policy.algorithms)
-        known = by_schedule(self.store.measured(*keys).values())
+        known = by_schedule(self.store.measured(task.workload.hash, self.fingerprint, self.policy_text).values())
         progress = Progress(task, floor_ns(task, self.target))
         return Search(task, of, default_candidate(of), progress, known, known_before=len(known))
 
