@@ -44,6 +44,7 @@ from tilewright.measure import device_lock
 from tilewright.measure.priority import take_priority
 from tilewright.schedules import jit
 from tilewright.schedules.kernel import aligned
+from tilewright.schedules.kernel import aligned_copy as aligned_copy
 from tilewright.tasks import extract
 from tilewright.tuning_logs import policy_hash, target_hash
 
@@ -128,13 +129,6 @@ def empty(port: Port) -> Array:
     kind = numpy_dtype(port.dtype)
     nbytes = max(1, math.prod(port.shape)) * kind.itemsize
     return aligned(nbytes).view(kind)[: math.prod(port.shape)].reshape(port.shape)
-
-
-def aligned_copy(a: Array) -> Array:
-    """A copy at an address that is good for every side."""
-    out = aligned(max(1, a.nbytes)).view(a.dtype)[: a.size].reshape(a.shape)
-    out[...] = a
-    return out
 
 
 def our_side(name: str, model: tilewright.Executable, feeds: Mapping[str, Array]) -> Side:

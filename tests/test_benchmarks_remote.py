@@ -114,6 +114,17 @@ def test_the_protocol(tmp_path: Path) -> None:
         served([given, {"do": "dance"}], lambda: ("v", prepare))
 
 
+def test_tensors_are_aligned_at_the_other_end_too() -> None:
+    """What comes out of a file is not."""
+    for shape in ((), (3,), (1000, 7)):
+        for kind in ("float32", "float64", "int8"):
+            a = np.ones(shape, kind)
+            got = serve.aligned(a)
+            assert got.ctypes.data % 64 == 0
+            assert got.dtype == a.dtype
+            np.testing.assert_array_equal(got, a)
+
+
 def test_a_library_that_is_not_there() -> None:
     def start() -> Any:
         raise ImportError("no such library")

@@ -10,15 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright import arena
-from tilewright.compiled import ModelError
+from tilewright.compiled import ModelError, Port
 from tilewright.compiler import Choice, MissError, compile_graph
 from tilewright.graph import ops
 from tilewright.graph.evaluate import evaluate
 from tilewright.graph.graph import Graph
 from tilewright.graph.workload import Workload
-from tilewright.runtime import load
+from tilewright.measure.inputs import NORMAL, generate
+from tilewright.runtime import load, random_input
 from tilewright.schedules.steps import parse
 from tilewright.schedules.target import Target
+from tilewright.tasks import extract
 
 TARGET = Target.host(threads=2)
 
@@ -151,6 +153,28 @@ def test_only_unused_records_are_told_of_without_being_asked(caplog: pytest.LogC
     assert caplog.text == ""
     compile_graph(small_model(), TARGET, lambda w: "not there", on_miss="warn")
     assert "not there" in caplog.text
+
+
+def test_both_sides_of_a_comparison_have_inputs_aligned_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records are measured on inputs at multiples of 64 bytes. So are the arrays that ``time`` makes, those that users are given,
+    and random ones, whatever their size."""
+    model = compile_graph(small_model(), TARGET)
+    bound: list[int] = []
+    monkeypatch.setattr(
+        model, "bind", lambda ins, outs: (bound.extend(a.ctypes.data for a in ins), type(model).bind(model, ins, outs))
+    )
+    model.time(0.0, 1)
+    assert len(bound) == 1
+    given = model.allocate_inputs()
+    assert [a.shape for a in given] == [p.shape for p in model.inputs]
+    assert not any(a.any() for a in given)
+    rng = np.random.default_rng(0)
+    sizes = [(), (1,), (3, 5), (1000, 7)]
+    made = [random_input(Port("x", s, d), rng) for s in sizes for d in ("float32", "float64", "int8", "bool")]
+    assert [(a.shape, str(a.dtype)) for a in made[:2]] == [((), "float32"), ((), "float64")]
+    measured = generate(extract(small_model(), TARGET)[0].workload, NORMAL, 0)
+    addresses = [*bound, *(a.ctypes.data for a in (*given, *made, *measured.values()))]
+    assert {a % 64 for a in addresses} == {0}
 
 
 _blocks = st.lists(st.tuples(st.integers(1, 4000), st.integers(0, 12), st.integers(0, 5)), min_size=0, max_size=30).map(

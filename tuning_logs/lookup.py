@@ -8,8 +8,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from tilewright.tuning_logs.record import Key, Record
 from tilewright.tuning_logs.checked import said
+from tilewright.tuning_logs.record import Key, Record
 from tilewright.tuning_logs.rows import Reader, select_rows
 from tilewright.tuning_logs.standing import Standing, Verdict
 from tilewright.tuning_logs.tables import CONTEXTS, RECORDS

@@ -19,10 +19,10 @@ from sqlalchemy import exc
 
 from tilewright.tuning_logs import engine as engines
 from tilewright.tuning_logs import tables
-from tilewright.tuning_logs.engine import StoreError
-from tilewright.tuning_logs.fields import mapping, parse_json
 from tilewright.tuning_logs.candidates import Candidates
 from tilewright.tuning_logs.checked import answers
+from tilewright.tuning_logs.engine import StoreError
+from tilewright.tuning_logs.fields import mapping, parse_json
 from tilewright.tuning_logs.lookup import Asked, Hit, Miss, explain, hit
 from tilewright.tuning_logs.record import STATUSES, Key, Record, policy_hash, policy_text, target_hash
 from tilewright.tuning_logs.rows import Reader, insert_records, select_rows

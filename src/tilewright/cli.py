@@ -41,7 +41,7 @@ from tilewright.runtime import Executable, random_input
 from tilewright.runtime import load as load_compiled
 from tilewright.schedules.target import Target
 from tilewright.search_space.strategies import STRATEGIES
-from tilewright.tune_report import print_tuning, tuning_json
+from tilewright.tune_report import EndToEnd, print_tuning, tuning_json
 from tilewright.tuner import Budget, tune
 from tilewright.tuning_logs import Store
 
@@ -122,13 +122,17 @@ def tune_command(
         sys.exit(EXIT_INTERRUPTED)
 
 
-def _end_to_end(graph: Graph, target: Target, store: Store, policy: Policy) -> tuple[float, float]:
-    """Nanoseconds of the whole model with default schedules and with the store's records, interleaved."""
+def _end_to_end(graph: Graph, target: Target, store: Store, policy: Policy) -> EndToEnd:
+    """The whole model with default schedules and with the store's records, on the same inputs, in interleaved rounds."""
     lookups = (None, records_lookup(store, target, policy))
     models = [compile_graph(graph, target, lookup, algorithms=policy.algorithms) for lookup in lookups]
-    samples = [[m.time(0.15) for m in models] for _ in range(3)]
-    default, tuned = np.median(np.asarray(samples), axis=0) * 1e9
-    return float(default), float(tuned)
+    rng = np.random.default_rng(0)
+    inputs = [random_input(p, rng) for p in models[0].inputs]
+    for m in models:
+        m.bind(inputs, m.allocate())
+    samples = np.asarray([[m.time(0.1) for m in models] for _ in range(5)])
+    default, tuned = np.median(samples, axis=0) * 1e9
+    return EndToEnd(float(default), float(tuned), float(np.median(samples[:, 0] / samples[:, 1])))
 
 
 @main.command("compile")

@@ -18,7 +18,7 @@ from tilewright.compiled import Array, Compiled, ModelError, Port, read, save
 from tilewright.graph.dtypes import numpy_dtype
 from tilewright.graph.stage import TensorType
 from tilewright.schedules import jit
-from tilewright.schedules.kernel import PAGE, aligned, output_array
+from tilewright.schedules.kernel import PAGE, aligned, aligned_copy, output_array
 from tilewright.schedules.target import Target
 
 MODEL = "tw_model"
@@ -46,7 +46,7 @@ class Executable:
         self._arena = aligned(compiled.arena_bytes + 64, PAGE, PAGE // 4)
         self._packed = aligned(compiled.packed_bytes + 64)
         self._thread = aligned(compiled.thread_bytes * compiled.target.threads + 64)
-        self._constants = [_at_aligned(c) for c in compiled.constants]
+        self._constants = [aligned_copy(c) for c in compiled.constants]
         self._entries: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for k, slot in enumerate(compiled.slots):
             if slot.kind == "constant":
@@ -103,6 +103,11 @@ class Executable:
         """Fresh output arrays, aligned as :meth:`bind` needs them."""
         return [output_array(TensorType(p.shape, p.dtype)) for p in self.outputs]
 
+    def allocate_inputs(self) -> list[Array]:
+        """Fresh input arrays of zeros, aligned as those that records were measured on; to be filled and given to :meth:`bind`, or
+        to a call. Others are as right, but a kernel may take a fifth longer on them."""
+        return [aligned_copy(np.zeros(p.shape, numpy_dtype(p.dtype))) for p in self.inputs]
+
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Point the model at contiguous arrays of the right shapes and types, outputs at 64-byte boundaries (:meth:`allocate`
         makes such); :meth:`invoke` then runs on them. Raises ModelError for any other array."""
@@ -128,14 +133,12 @@ class Executable:
         self._run(self._address)
 
     def time(self, min_seconds: float = 0.3, min_calls: int = 5) -> float:
-        """Median seconds of a call on the bound arrays (random ones if nothing is bound), over at least ``min_calls`` calls and
-        ``min_seconds`` seconds."""
+        """Median seconds of a call on the bound arrays (random ones, aligned as :meth:`allocate_inputs` aligns them, if nothing is
+        bound), over at least ``min_calls`` calls and ``min_seconds`` seconds. Bind two models to the same inputs before you compare
+        their times."""
         if not self._bound:
             rng = np.random.default_rng(0)
-            self.bind(
-                [random_input(p, rng) for p in self.inputs],
-                self.allocate(),
-            )
+            self.bind([random_input(p, rng) for p in self.inputs], self.allocate())
         self.invoke()
         samples: list[float] = []
         start = time.perf_counter()
@@ -151,10 +154,11 @@ class Executable:
 
 
 def random_input(port: Port, rng: np.random.Generator) -> Array:
-    """A plausible array for an input: normal floats, small non-negative integers."""
+    """A plausible array for an input, aligned as :meth:`Executable.allocate_inputs` aligns them: normal floats, small
+    non-negative integers."""
     if port.dtype in ("float32", "float64"):
-        return rng.standard_normal(port.shape).astype(numpy_dtype(port.dtype))
-    return rng.integers(0, 2, port.shape).astype(numpy_dtype(port.dtype))
+        return aligned_copy(np.asarray(rng.standard_normal(port.shape), numpy_dtype(port.dtype)))
+    return aligned_copy(rng.integers(0, 2, port.shape).astype(numpy_dtype(port.dtype)))
 
 
 def _checked(port: Port, value: object) -> Array:
@@ -169,12 +173,6 @@ def _checked(port: Port, value: object) -> Array:
             f"input {port.name!r}: expected {port.dtype} of shape {port.shape}; got {value.dtype} of shape {tuple(value.shape)}"
         )
     return value if value.flags.c_contiguous else np.ascontiguousarray(value)  # (a scalar would become one-dimensional)
-
-
-def _at_aligned(a: Array) -> Array:
-    copy = aligned(max(1, a.nbytes)).view(a.dtype)[: a.size].reshape(a.shape)
-    copy[...] = a
-    return copy
 
 
 def missing_features(model: Target, host: Target) -> list[str]:

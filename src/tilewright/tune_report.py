@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -10,8 +11,19 @@ import click
 from tilewright.display import print_table, time_text
 from tilewright.results import TuneResult
 
-Ends = tuple[float, float] | None
-"""Nanoseconds of the whole model with default and with tuned schedules; None where that was not measured."""
+
+@dataclass(frozen=True, slots=True)
+class EndToEnd:
+    """Nanoseconds of the whole model with default and with tuned schedules, and the gain: the median of the ratios within rounds,
+    which the speed of the machine leaves alone."""
+
+    default_ns: float
+    tuned_ns: float
+    gain: float
+
+
+Ends = EndToEnd | None
+"""None where that was not measured."""
 
 
 def print_tuning(result: TuneResult, ends: Ends, path: str) -> None:
@@ -40,9 +52,11 @@ def print_tuning(result: TuneResult, ends: Ends, path: str) -> None:
         + (", ".join(f"{n} {s}" for s, n in failed.items()) or "none")
     )
     click.echo(f"sum of kernels: default {time_text(result.default_ns)}, best {time_text(result.best_ns)}")
+    if kept := sum(bool(t.kept) for t in result.tasks):
+        click.echo(f"{kept} kernels keep their default for want of a contest; tune again for one", err=True)
     if ends is not None:
         click.echo(
-            f"end to end:     default {time_text(ends[0])}, tuned {time_text(ends[1])}  ({ends[0] / ends[1]:.2f}x)"
+            f"end to end:     default {time_text(ends.default_ns)}, tuned {time_text(ends.tuned_ns)}  ({ends.gain:.2f}x)"
         )
     if result.noise > 0.1:
         click.echo(
@@ -69,7 +83,8 @@ def tuning_json(result: TuneResult, ends: Ends, path: str) -> dict[str, Any]:
         "noise": result.noise,
         "default_ns": _finite(result.default_ns),
         "best_ns": _finite(result.best_ns),
-        "end_to_end_ns": None if ends is None else {"default": ends[0], "tuned": ends[1]},
+        "end_to_end_ns": None if ends is None else {"default": ends.default_ns, "tuned": ends.tuned_ns},
+        "end_to_end_gain": None if ends is None else ends.gain,
         "tasks": [
             {
                 "workload": t.task.workload.hash,
@@ -81,6 +96,7 @@ def tuning_json(result: TuneResult, ends: Ends, path: str) -> dict[str, Any]:
                 "measured": t.measured,
                 "known": t.known,
                 "failures": t.failures,
+                "kept": t.kept or None,
             }
             for t in result.tasks
         ],
