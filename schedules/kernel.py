@@ -54,7 +54,7 @@ def aligned(nbytes: int, align: int = 64, offset: int = 0) -> np.ndarray[Any, np
 def aligned_copy(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """A contiguous copy at a multiple of 64 bytes, where measurements have their inputs and constants: elsewhere every second
     vector lies in two cache lines, and a kernel may take a fifth longer."""
-    out = aligned(max(a.nbytes, a.itemsize)).view(a.dtype)[: a.size].reshape(a.shape)
+    out: np.ndarray[Any, Any] = aligned(max(a.nbytes, a.itemsize)).view(a.dtype)[: a.size].reshape(a.shape)
     out[...] = a
     return out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright import arena
-from tilewright.compiled import ModelError, Port
+from tilewright.compiled import Array, ModelError, Port
 from tilewright.compiler import Choice, MissError, compile_graph
 from tilewright.graph import ops
 from tilewright.graph.evaluate import evaluate
@@ -160,9 +161,13 @@ def test_both_sides_of_a_comparison_have_inputs_aligned_alike(monkeypatch: pytes
     and random ones, whatever their size."""
     model = compile_graph(small_model(), TARGET)
     bound: list[int] = []
-    monkeypatch.setattr(
-        model, "bind", lambda ins, outs: (bound.extend(a.ctypes.data for a in ins), type(model).bind(model, ins, outs))
-    )
+    bind = model.bind
+
+    def watched(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        bound.extend(a.ctypes.data for a in inputs)
+        bind(inputs, outputs)
+
+    monkeypatch.setattr(model, "bind", watched)
     model.time(0.0, 1)
     assert len(bound) == 1
     given = model.allocate_inputs()

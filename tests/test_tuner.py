@@ -463,6 +463,24 @@ def test_a_leader_that_left_the_space_may_win_all_the_same() -> None:
         assert result.tasks[0].default_ns / result.tasks[0].best_ns == pytest.approx(2, rel=0.05)
 
 
+def test_a_loosely_checked_run_answers_no_strict_compile() -> None:
+    """From `tune` to `compile`: the tolerance of both policies decides. The other way round the records are used, and a looser run
+    starts from them."""
+    g, loose, strict = model(), Policy(tolerance=0.01), Policy(tolerance=1e-5)
+    with Store(":memory:") as store:
+        tune(g, TARGET, store, Budget(None, 20), runner=FakeRunner(), policy=loose)
+        compile_model(g, TARGET, store, on_miss="error", policy=loose)
+        for policy in (Policy(), strict):
+            with pytest.raises(MissError, match=r"policy.tolerance: asked (0.0001|1e-05), stored 0.01"):
+                compile_model(g, TARGET, store, on_miss="error", policy=policy)
+    with Store(":memory:") as store:
+        tune(g, TARGET, store, Budget(None, 20), runner=FakeRunner(), policy=strict)
+        for policy in (strict, Policy(), loose):
+            compile_model(g, TARGET, store, on_miss="error", policy=policy)
+        again = tune(g, TARGET, store, Budget(None, 4), runner=FakeRunner(), policy=loose)
+        assert sum(t.known for t in again.tasks) > 10
+
+
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_strategy_contract(name: str) -> None:
     """Proposals are legal, never repeated, and the same for the same seed; an empty answer means used up."""

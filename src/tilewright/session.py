@@ -127,17 +127,21 @@ class Session:
 
     def retire(self, search: Search, record: Record, why: str) -> None:
         """Store that a record's schedule does not apply to this version."""
-        nothing = {
-            "median_ns": None,
-            "samples_ns": (),
-            "noise": None,
-            "compared": {},
-            "predicted_ns": None,
-            "extra": {},
-        }
-        origin = {"run_id": self.run_id, "trial": self.trials, "elapsed_s": time.monotonic() - self.start}
         stale = replace(
-            record, status="rejected", error=why, created=utc_now(), versions=self.versions, **nothing, **origin
+            record,
+            status="rejected",
+            error=why,
+            median_ns=None,
+            samples_ns=(),
+            noise=None,
+            predicted_ns=None,
+            compared={},
+            run_id=self.run_id,
+            trial=self.trials,
+            elapsed_s=time.monotonic() - self.start,
+            created=utc_now(),
+            versions=self.versions,
+            extra={},
         )
         self.store.add(stale)
         search.known[record.schedule] = stale
