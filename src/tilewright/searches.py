@@ -25,6 +25,9 @@ UNSURE = 1.4
 """A candidate this many times slower than the default, by times of different sittings, may still be faster: processors change
 their speed by as much for seconds at a time."""
 
+CONTEST_CALLS = 24
+"""Of each candidate, in a contest of 6 rounds: one to warm up and one that is timed, there and back."""
+
 
 def identity(candidate: Candidate) -> str:
     """A candidate as the store knows it."""
@@ -99,9 +102,11 @@ class Search:
         return default_ns < float("inf") and self.rival_ns < UNSURE * default_ns
 
     @property
-    def cost_s(self) -> float:
-        """Seconds of a measurement, as far as is known."""
-        return self.spent_s / max(1, self.measured)
+    def contestant_s(self) -> float:
+        """Seconds that one candidate of a contest takes, as far as is known: to build and check it, as in a measurement, and the
+        fewest rounds."""
+        best_ns = self.progress.best_ns
+        return self.spent_s / max(1, self.measured) + (CONTEST_CALLS * best_ns / 1e9 if best_ns < float("inf") else 0.0)
 
     def candidate(self, record: Record) -> Candidate | None:
         """A record's candidate in the space; None where no candidate has its schedule."""

@@ -162,7 +162,7 @@ class Session:
         """Measurements that a task may be searched with: what is left without what the contests need of all tasks in which a
         candidate may beat the default, this one among them."""
         tasks = [s for s in self.searches if s.open or s is search]
-        if self.left(share) <= 0 or self.left() <= FULL_CONTEST * sum(s.cost_s for s in tasks):
+        if self.left(share) <= 0 or self.left() <= FULL_CONTEST * sum(s.contestant_s for s in tasks):
             return 0
         wanted = (self.budget.trials or 0) // (KEPT_SHARE * len(self.searches))
         return max(0, self.trials_left() - len(tasks) * min(FULL_CONTEST, max(LEAST_CONTEST, wanted)))
