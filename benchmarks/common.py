@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib
 import json
 import math
 import os
 import platform
 import shlex
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,9 +32,11 @@ from benchmarks.arguments import thread_counts as thread_counts
 from benchmarks.clock import WARM_S, Call
 from benchmarks.clock import call_ms as call_ms
 from benchmarks.roofline import Roofline as Roofline
+from benchmarks.rounds import Comparison, compare
 from benchmarks.text import geometric_mean as geometric_mean
 from benchmarks.text import markdown as markdown
 from benchmarks.text import ms_text as ms_text
+from benchmarks.text import ratio_text as ratio_text
 from benchmarks.text import threads_text as threads_text
 from tilewright.compiled import Port
 from tilewright.display import TuneDisplay, print_table
@@ -45,6 +47,7 @@ from tilewright.measure import device_lock
 from tilewright.measure.priority import take_priority
 from tilewright.schedules import jit
 from tilewright.schedules.kernel import aligned
+from tilewright.schedules.kernel import aligned_copy as aligned_copy
 from tilewright.tasks import extract
 from tilewright.tuning_logs import policy_hash, target_hash
 
@@ -58,6 +61,8 @@ EXIT_INTERRUPTED: Final = 130
 PAUSE_S: Final = 0.06
 """Before a side's calls, so that the threads of the side before stop spinning (OpenBLAS waits longest, about
 30 ms)."""
+REFERENCE_S: Final = 0.01
+"""The reference kernel is called for so long between two sides, and as long before that to warm up."""
 ENOUGH: Final = 0.9
 """A budget of tuning seconds counts as used at this share of it."""
 
@@ -131,13 +136,6 @@ def empty(port: Port) -> Array:
     return aligned(nbytes).view(kind)[: math.prod(port.shape)].reshape(port.shape)
 
 
-def aligned_copy(a: Array) -> Array:
-    """A copy at an address that is good for every side."""
-    out = aligned(max(1, a.nbytes)).view(a.dtype)[: a.size].reshape(a.shape)
-    out[...] = a
-    return out
-
-
 def our_side(name: str, model: tilewright.Executable, feeds: Mapping[str, Array]) -> Side:
     """A compiled model on given arrays: the timed call is its machine code and nothing else."""
     outputs = model.allocate()
@@ -207,17 +205,30 @@ def norm_error(got: Sequence[Array], expected: Sequence[Array]) -> float:
     return max(e if math.isfinite(e) else math.inf for e in errors)
 
 
-def side_by_side(sides: Sequence[Side], rounds: int, pause: float = PAUSE_S) -> dict[str, float]:
-    """Median milliseconds of each side over interleaved rounds. The order rotates, so that whatever else the
-    machine does, and whatever a side leaves in the caches, meets all of them."""
-    samples: dict[str, list[float]] = {s.name: [] for s in sides}
-    for k in range(rounds):
-        turn = k % len(sides)
-        with device_lock():
-            for side in (*sides[turn:], *sides[:turn]):
-                time.sleep(pause)
-                samples[side.name].append(side.round_ms())
-    return {name: statistics.median(ms) for name, ms in samples.items()}
+@functools.cache
+def reference_kernel(threads: int) -> Callable[[], float]:
+    """Times a small product in milliseconds: what a kernel takes that never changes says whether the machine does."""
+    graph = Graph()
+    a, b = graph.input("a", (256, 256)), graph.input("b", (256, 256))
+    graph.output(a @ b)
+    model = tilewright.compile(graph, tilewright.Target.host(threads))
+    model.bind([aligned_copy(np.ones(p.shape, np.float32)) for p in model.inputs], model.allocate())
+    return lambda: call_ms(model.invoke, REFERENCE_S, warm_s=REFERENCE_S)
+
+
+def side_by_side(
+    sides: Sequence[Side], rounds: int, pause: float = PAUSE_S, reference: Callable[[], float] | None = None
+) -> Comparison:
+    """Time sides in interleaved rounds, each after a pause, while no tuner measures."""
+
+    def timed(side: Side) -> Callable[[], float]:
+        def round_ms() -> float:
+            time.sleep(pause)
+            return side.round_ms()
+
+        return round_ms
+
+    return compare([(s.name, timed(s)) for s in sides], rounds, reference, device_lock)
 
 
 # ---------------------------------------------------------------- showing

@@ -58,7 +58,9 @@ def kernel_times(graph: Graph, target: tilewright.Target, executable: tilewright
         arrays = {}
         for name, kind, constant in w.inputs:
             port = Port(name, kind.shape, kind.dtype)
-            arrays[name] = graph.constants[group.names[name]] if constant else random_input(port, rng)
+            arrays[name] = (
+                common.aligned_copy(graph.constants[group.names[name]]) if constant else random_input(port, rng)
+            )
         out = w.types[w.output]
         arrays[w.output] = common.empty(Port(w.output, out.shape, out.dtype))
         kernel.bind(arrays)

@@ -66,9 +66,9 @@ def measure(
         for n, r in results.items()
         if "onnxruntime" in results and n != "onnxruntime"
     }
-    times = common.side_by_side(sides, arguments.rounds)
+    compared = common.side_by_side(sides, arguments.rounds, reference=common.reference_kernel(threads))
+    times = compared.ms()
     found = {n: ms for n, ms in times.items() if n not in ("ours", "default")}
-    best = min(found, key=lambda n: found[n]) if found else None
     flops = contraction_flops(graph, target)
     covered, kernels = ours.compiled.coverage()
     row: Row = {
@@ -78,8 +78,7 @@ def measure(
         "ours_ms": times["ours"],
         "default_ms": times["default"],
         "peers": found,
-        "best_peer": best,
-        "ratio": None if best is None else found[best] / times["ours"],
+        **compared.against("ours", list(found)),
         "gflop": flops / 1e9,
         "fma_share": flops / times["ours"] / 1e6 / roofline.gflops(threads),
         "error": errors.get("ours"),
@@ -107,7 +106,7 @@ def table(rows: Sequence[Row], peers: Sequence[str]) -> tuple[list[str], list[li
             r["model"],
             common.ms_text(r["ours_ms"]),
             *[common.ms_text(r["peers"].get(p)) for p in shown],
-            "-" if r["ratio"] is None else f"{r['ratio']:.2f}",
+            common.ratio_text(r),
             common.ms_text(r["default_ms"]),
             f"{r['gflop']:.3f}",
             f"{100 * r['fma_share']:.0f} %",

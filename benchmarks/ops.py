@@ -85,9 +85,9 @@ def measure(
     del expected
     fair = [s for s in sides if errors[s.name] <= common.TOLERANCE or s.name == "ours"]
     notes |= {s.name: f"wrong result (error {errors[s.name]:.1e})" for s in sides if s not in fair}
-    times = common.side_by_side(fair, arguments.rounds)
+    compared = common.side_by_side(fair, arguments.rounds, reference=common.reference_kernel(threads))
+    times = compared.ms()
     found = {n: ms for n, ms in times.items() if n not in ("ours", "default")}
-    best = min(found, key=lambda n: found[n]) if found else None
     floor = roofline.floor_ms(workload.flops, workload.read_bytes, workload.written_bytes, threads)
     covered, kernels = ours.compiled.coverage()
     return {
@@ -96,8 +96,7 @@ def measure(
         "threads": threads,
         "ours_ms": times["ours"],
         "peers": found,
-        "best_peer": best,
-        "ratio": None if best is None else found[best] / times["ours"],
+        **compared.against("ours", list(found)),
         "floor_ms": floor,
         "floor_share": floor / times["ours"],
         "error": errors["ours"],
@@ -129,7 +128,7 @@ def table(rows: Sequence[Row], peers: Sequence[str]) -> tuple[list[str], list[li
                 r["op"],
                 common.ms_text(r["ours_ms"]),
                 *best,
-                "-" if r["ratio"] is None else f"{r['ratio']:.2f}",
+                common.ratio_text(r),
                 common.ms_text(r["default_ms"]),
                 f"{100 * r['floor_share']:.0f} %",
                 f"{r['error']:.0e}",

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import common, convergence, models, ops, tvm
 from benchmarks.model_suite import MODELS
-from benchmarks.text import geometric_mean, ms_text, table_lines, threads_text
+from benchmarks.text import UNDECIDED, geometric_mean, ms_text, ratio_text, table_lines, threads_text
 
 Report = dict[str, Any]
 Row = dict[str, Any]
@@ -86,6 +86,10 @@ def notes(report: Report) -> list[str]:
     for row in report["rows"]:
         what = f"{row.get('op', row.get('model'))}, {threads_text(row['threads'])}"
         lines += [f"- {what}, {who}: {why}" for who, why in row.get("notes", {}).items()]
+        if row.get("moved"):
+            lines += [f"- {what}: the machine changed its speed within {row['moved']} of {row['rounds']} rounds"]
+    if any(row.get("ratio") is not None and not row["decided"] for row in report["rows"]):
+        lines += [f"- {UNDECIDED}"]
     return lines
 
 
@@ -184,7 +188,7 @@ def summary(about_ops: Sequence[Report], about_models: Sequence[Report]) -> str:
                 model_text(r),
                 f"{ms_text(r['ours_ms'])} ms",
                 "-" if r["best_peer"] is None else f"{ms_text(r['peers'][r['best_peer']])} ms ({r['best_peer']})",
-                "-" if r["ratio"] is None else f"{r['ratio']:.2f}",
+                ratio_text(r),
                 "-" if r["error"] is None else f"{r['error']:.0e}",
                 "{}/{}".format(*r["from_records"]),
             ]
@@ -197,6 +201,8 @@ def summary(about_ops: Sequence[Report], about_models: Sequence[Report]) -> str:
         parts += [f"{where} (`{command(first)}`):"]
         headers = ["model", "tuned", "best peer", "ratio", "error", "kernels from records"]
         parts += ["\n".join(table_lines(headers, cells))]
+        if any(r["ratio"] is not None and not r["decided"] for r in by_count[most]):
+            parts += [UNDECIDED]
     rows = [r for report in about_ops for r in report["rows"] if r["ratio"] is not None]
     if rows:
         threads = max(r["threads"] for r in rows)
@@ -215,9 +221,12 @@ def operators_text(rows: Sequence[Row], suite: str) -> str:
     extremes = list(dict.fromkeys(f"{r:.2f}" for r in (slower[:1] + slower[-1:])))
     range_text = f", the other{'s' if len(slower) > 1 else ''} at {' to '.join(extremes)}" if slower else ""
     mean = geometric_mean(ratios) or 0.0
+    open_text = (
+        "" if not (n := sum(not r["decided"] for r in rows)) else f"; {n} of all undecided (the interval contains 1)"
+    )
     return (
         f"{SUITE_TITLES.get(suite, suite)}, against the best of {', '.join(peers)} in each row: geometric mean {mean:.2f} over "
-        f"{len(ratios)} at {threads_text(rows[0]['threads'])}; {len(ratios) - len(slower)} at least as fast{range_text}."
+        f"{len(ratios)} at {threads_text(rows[0]['threads'])}; {len(ratios) - len(slower)} at least as fast{range_text}{open_text}."
     )
 
 

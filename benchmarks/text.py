@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
@@ -33,3 +34,14 @@ def table_lines(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> list[s
 def markdown(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table under a heading."""
     return "\n".join([f"### {title}", "", *table_lines(headers, rows), ""])
+
+
+UNDECIDED = "`?`: the 95 % interval contains 1, or there were fewer than 6 rounds: neither side is shown to be faster."
+
+
+def ratio_text(row: Mapping[str, Any]) -> str:
+    """The ratio of a row with its interval, and a mark where that is wider than what the ratio claims; a dash for none."""
+    if row["ratio"] is None:
+        return "-"
+    mark = "" if row["decided"] else " ?"
+    return f"{row['ratio']:.2f} ({row['ratio_low']:.2f} to {row['ratio_high']:.2f}){mark}"

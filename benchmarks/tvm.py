@@ -142,7 +142,8 @@ def measure(workload: Workload, threads: int, tvm: Remote, arguments: argparse.N
     if errors.get("tvm", 0.0) > common.TOLERANCE:
         notes["tvm"] = f"wrong result (error {errors['tvm']:.1e})"
         sides.pop()
-    times = common.side_by_side(sides, arguments.rounds)
+    compared = common.side_by_side(sides, arguments.rounds, reference=common.reference_kernel(threads))
+    times = compared.ms()
     return {
         "op": workload.name,
         "suite": workload.suite,
@@ -150,7 +151,7 @@ def measure(workload: Workload, threads: int, tvm: Remote, arguments: argparse.N
         "ours_ms": times["ours"],
         "default_ms": times["default"],
         "tvm_ms": times.get("tvm"),
-        "ratio": times["tvm"] / times["ours"] if "tvm" in times else None,
+        **compared.against("ours", [n for n in times if n == "tvm"]),
         "ours": our_search,
         "tvm": tvm_search,
         "error": errors["ours"],
@@ -171,7 +172,7 @@ def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
                 r["op"],
                 common.ms_text(r["ours_ms"]),
                 common.ms_text(r["tvm_ms"]),
-                "-" if r["ratio"] is None else f"{r['ratio']:.2f}",
+                common.ratio_text(r),
                 common.ms_text(r["default_ms"]),
                 str(r["ours"]["trials"]),
                 f"{r['ours']['tuning_s']:.0f}",

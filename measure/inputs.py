@@ -18,6 +18,7 @@ from tilewright.graph.graph import Array
 from tilewright.graph.traverse import walk
 from tilewright.graph.workload import Workload
 from tilewright.measure.ranges import Ranges, dependencies
+from tilewright.schedules.kernel import aligned_copy
 
 INTEGERS: Final = "integers"
 NORMAL: Final = "normal"
@@ -106,7 +107,7 @@ def generate(workload: Workload, kind: str, seed: int) -> dict[str, Array]:
             if constant and len(t.shape) > 1:
                 # as trained weights are, so that layers keep the scale of their input
                 value *= (t.size / max(t.shape)) ** -0.5
-        out[name] = _aligned(value)
+        out[name] = aligned_copy(value)
     return out
 
 
@@ -117,12 +118,3 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, kind: 
     elif kind == SMALL:
         value = value * np.asarray(1 / 16, dtype)
     return value
-
-
-def _aligned(value: Any) -> Array:
-    """A copy at an address that is a multiple of 64, as the arrays of a compiled model are."""
-    raw = np.empty(value.nbytes + 128, dtype=np.uint8)
-    start = -raw.ctypes.data % 64
-    out: Array = raw[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
-    out[...] = value
-    return out

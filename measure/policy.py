@@ -10,13 +10,15 @@ CACHES: Final = ("hot", "cold", "rotating")
 ALGORITHMS: Final = ("any", "direct")
 TIMER: Final = "loop"
 """A machine-code loop between two readings of the monotonic clock."""
+UNSAID_TOLERANCE: Final = 1e-4
+"""What records were checked at that name no tolerance. It stays as it is, whatever the default becomes."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How each candidate is checked and timed. ``cache`` and ``algorithms`` are part of a record's key (:meth:`identity`): only
-    records of the same two are found again.
+    """How each candidate is checked and timed. ``cache``, ``algorithms`` and ``tolerance`` are part of a record's key
+    (:meth:`identity`): only records of the same two, and of the same tolerance or a smaller one, are found again.
 
     Raises ValueError for a value that makes no sense."""
 
@@ -38,7 +40,7 @@ class Policy:
     cutoff: float | None = 3.0
     """A candidate whose fastest sample takes more than this multiple of the best candidate's time is abandoned
     (None: never)."""
-    tolerance: float = 1e-4
+    tolerance: float = UNSAID_TOLERANCE
     """Largest error of an element of a float32 result, relative to the element, besides what rounding may add in sums of that
     length; of a float64 result, this times 2^-29."""
     build_timeout_s: float = 60.0
@@ -66,11 +68,15 @@ class Policy:
         expect(self.cutoff is None or self.cutoff > 1, "cutoff", "a number above 1, or None")
         expect(self.seed >= 0, "seed", "at least 0")
 
-    def identity(self) -> dict[str, str]:
-        """The part of a policy that a record is keyed by: times under different identities are not
-        comparable."""
-        found = {"cache": self.cache, "timer": TIMER}
-        return found if self.algorithms == "any" else {**found, "algorithms": self.algorithms}
+    def identity(self) -> dict[str, str | float]:
+        """The part of a policy that a record is keyed by: what says which times are comparable, and what was asked of the
+        result. What is as it was before it could be chosen is left out, so that older records keep their key."""
+        found: dict[str, str | float] = {"cache": self.cache, "timer": TIMER}
+        if self.algorithms != "any":
+            found["algorithms"] = self.algorithms
+        if self.tolerance != UNSAID_TOLERANCE:
+            found["tolerance"] = float(self.tolerance)
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tilewright
 from benchmarks import clock, common, measured_space, model_suite, models, roofline, search
 from benchmarks import ops as bench_ops
+from benchmarks import rounds as rounds_
 from benchmarks.peers import Lacking, NumpyPeer, OnnxRuntimePeer, TorchPeer, make_peers
 from benchmarks.workloads import SUITES, Workload, suite
 from tilewright.graph.evaluate import evaluate
@@ -184,10 +185,77 @@ def test_side_by_side_rotates_and_takes_medians() -> None:
 
         return common.Side(name, call, list)
 
-    times = common.side_by_side([side("slow", 0.01), side("fast", 0.001)], 2, pause=0)
+    found = common.side_by_side([side("slow", 0.01), side("fast", 0.001)], 2, pause=0)
+    times = found.ms()
     assert order == ["slow", "fast", "slow"]  # the second round starts with the side that came second
     assert times["fast"] < times["slow"]
     assert times["slow"] >= 10
+    assert found.ratio("slow", "fast").value > 2
+
+
+def made_up(rounds: list[tuple[float, float, tuple[float, ...]]], asked: int) -> rounds_.Comparison:
+    """A comparison of two sides that take these times, and of a reference kernel that takes these before, between and after."""
+    turn = [-1, 0]
+
+    def reference() -> float:
+        if turn[1] % 3 == 0:
+            turn[0] += 1
+        turn[1] += 1
+        return rounds[turn[0]][2][(turn[1] - 1) % 3]
+
+    sides = [("ours", lambda: rounds[turn[0]][0]), ("peer", lambda: rounds[turn[0]][1])]
+    found = rounds_.compare(sides, asked, reference)
+    assert turn[0] + 1 == len(rounds)  # as many rounds as expected
+    return found
+
+
+STEADY = (1.0, 1.02, 1.01)
+
+
+def test_a_row_is_the_median_of_ratios_not_a_ratio_of_medians() -> None:
+    """The machine is 1.4 times slower in some rounds, and one side happens to meet more of these: in each round the peer takes 1.1
+    times as long. The ratio of the medians would be 1.54."""
+    speeds = [1.0, 1.0, 1.0, 1.0, 1.4, 1.4, 1.4]
+    found = made_up([(s, 1.1 * s, tuple(s * x for x in STEADY)) for s in speeds], 7)
+    assert found.ratio("peer", "ours").value == pytest.approx(1.1)
+    uneven = [(1.0, 1.1), (1.0, 1.1), (1.0, 1.54), (1.4, 1.54), (1.0, 1.54), (1.4, 1.54), (1.0, 1.1)]
+    found = made_up([(a, b, STEADY) for a, b in uneven], 7)
+    assert found.ms()["peer"] / found.ms()["ours"] == pytest.approx(1.54)
+    ratio = found.ratio("peer", "ours")
+    assert ratio.value == pytest.approx(1.1)
+    assert [ratio.low, ratio.high] == pytest.approx([1.1, 1.54])
+    assert ratio.decided
+    row = found.against("ours", ["peer"])
+    assert (row["best_peer"], row["ratio"], row["decided"]) == ("peer", pytest.approx(1.1), True)
+    assert found.against("ours", []) == {
+        "best_peer": None, "ratio": None, "ratio_low": None, "ratio_high": None, "decided": False, "rounds": 7, "moved": 0
+    }  # fmt: skip
+
+
+def test_what_rounds_do_not_show_is_undecided() -> None:
+    """One of 0.96 and one of 1.38 say nothing; nor do few rounds, however alike."""
+    mixed = made_up([(1.0, x, STEADY) for x in (0.96, 1.38, 1.0, 1.1, 1.2, 1.05, 1.3)], 7).ratio("peer", "ours")
+    assert (mixed.low, mixed.high) == (0.96, 1.38)
+    assert not mixed.decided
+    assert not made_up([(1.0, 1.5, STEADY)] * 5, 5).ratio("peer", "ours").decided
+    assert made_up([(1.0, 1.5, STEADY)] * 6, 6).ratio("peer", "ours").decided
+    assert made_up([(1.0, 0.5, STEADY)] * 6, 6).ratio("peer", "ours").decided
+
+
+def test_rounds_in_which_the_reference_moved_are_repeated() -> None:
+    """Up to as many as were asked for; then those count in which it moved least, and the row says how many."""
+    moved = (1.0, 1.4, 1.4)
+    found = made_up([(1.0, 1.4, moved), (1.0, 1.0, STEADY), (1.4, 1.0, moved), (1.0, 1.0, STEADY)], 2)
+    assert (found.rounds, found.moved) == (({"ours": 1.0, "peer": 1.0},) * 2, 0)
+    found = made_up([(1.0, 2.0, (1.0, 1.0, 1.0 + k / 4)) for k in (3, 1, 2, 4)], 2)
+    assert found.moved == 2
+    assert len(found.rounds) == 2
+    found = made_up(
+        [(1.0, 4.0, (1.0, 1.9, 1.0)), (1.0, 3.0, (1.0, 1.5, 1.0)), (1.0, 2.0, STEADY), (1.0, 5.0, moved)], 2
+    )
+    assert [r["peer"] for r in found.rounds] == [2.0, 5.0]
+    assert found.moved == 1
+    assert common.reference_kernel(1)() > 0
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="affinity is Linux's")
@@ -320,7 +388,9 @@ def test_ops_without_tuning(
     wanted = {"op", "threads", "ours_ms", "peers", "best_peer", "ratio", "floor_ms", "floor_share", "error"}
     assert wanted | {"tuning_s", "trials", "default_ms"} <= set(first)
     assert first["best_peer"] == "numpy"
-    assert first["ratio"] == pytest.approx(first["peers"]["numpy"] / first["ours_ms"])
+    assert 0 < first["ratio_low"] <= first["ratio"] <= first["ratio_high"]
+    assert (first["rounds"], first["decided"]) == (2, False)
+    assert first["moved"] in (0, 1, 2)
     assert first["error"] < common.TOLERANCE
     assert report["geometric_mean"]["1"] > 0
 

@@ -41,7 +41,7 @@ def test_an_operator_is_run_and_timed_elsewhere(fake: Remote) -> None:
     assert common.relative_error(side.results()[0], SOFTMAX.reference(arrays)) < 1e-12
     assert side.timed is not None
     assert 0 < side.round_ms() < 1000
-    times = common.side_by_side([side, common.Side("here", lambda: None, list)], 2, pause=0)
+    times = common.side_by_side([side, common.Side("here", lambda: None, list)], 2, pause=0).ms()
     assert times["fake"] > times["here"]
 
 
@@ -114,6 +114,17 @@ def test_the_protocol(tmp_path: Path) -> None:
         served([result], lambda: ("v", prepare))
     with pytest.raises(ValueError, match="got 'dance'"):
         served([given, {"do": "dance"}], lambda: ("v", prepare))
+
+
+def test_tensors_are_aligned_at_the_other_end_too() -> None:
+    """What comes out of a file is not."""
+    for shape in ((), (3,), (1000, 7)):
+        for kind in ("float32", "float64", "int8"):
+            a = np.ones(shape, kind)
+            got = serve.aligned(a)
+            assert got.ctypes.data % 64 == 0
+            assert got.dtype == a.dtype
+            np.testing.assert_array_equal(got, a)
 
 
 def test_a_library_that_is_not_there() -> None:
@@ -191,7 +202,7 @@ def test_tvm_by_a_stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     first = report["rows"][0]
     assert first["tvm"]["trials"] == 3
     assert first["ours"]["trials"] >= 1
-    assert first["ratio"] == pytest.approx(first["tvm_ms"] / first["ours_ms"])
+    assert 0 < first["ratio_low"] <= first["ratio"] <= first["ratio_high"]
     assert first["notes"] == {}
 
 
@@ -219,6 +230,9 @@ def test_table() -> None:
         "default_ms": 1.75,
         "tvm_ms": 3.0,
         "ratio": 2.0,
+        "ratio_low": 1.9,
+        "ratio_high": 2.1,
+        "decided": True,
         "ours": {"trials": 64, "tuning_s": 7.4},
         "tvm": {"trials": 63, "tuning_s": 58.8},
         "error": 9e-7,
@@ -228,7 +242,7 @@ def test_table() -> None:
     headers, cells = tvm.table([row, {**row, "ratio": 8.0}, lacking])
     assert all(len(c) == len(headers) for c in cells)
     assert cells[0] == [
-        "matmul_512", "1.500", "3.000", "2.00", "1.750", "64", "7", "63", "59", "9e-07", "8e-07"
+        "matmul_512", "1.500", "3.000", "2.00 (1.90 to 2.10)", "1.750", "64", "7", "63", "59", "9e-07", "8e-07"
     ]  # fmt: skip
     assert cells[2][2:4] == ["-", "-"]
     assert cells[3][:4] == ["geometric mean", "", "", "4.00"]

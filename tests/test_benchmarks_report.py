@@ -17,6 +17,14 @@ from benchmarks.workloads import suite
 ORIGIN = {"machine": "a machine", "cores": 2, "python": "3.11", "numpy": "2.4", "llvm": "22.1", "tilewright": "0.1.0"}
 
 
+def interval(ratio: float | None, half: float = 0.01, moved: int = 0) -> dict[str, Any]:
+    """What a comparison says besides."""
+    if ratio is None:
+        return {"ratio_low": None, "ratio_high": None, "decided": False, "rounds": 7, "moved": moved}
+    low, high = ratio - half, ratio + half
+    return {"ratio_low": low, "ratio_high": high, "decided": not low <= 1 <= high, "rounds": 7, "moved": moved}
+
+
 def op_row(name: str, ratio: float | None, threads: int = 2, suite: str = "peers", **more: Any) -> dict[str, Any]:
     peers = {} if ratio is None else {"numpy": 4.0 * ratio, "torch": 2.0 * ratio}
     return {
@@ -27,6 +35,7 @@ def op_row(name: str, ratio: float | None, threads: int = 2, suite: str = "peers
         "peers": peers,
         "best_peer": "torch" if peers else None,
         "ratio": ratio,
+        **interval(ratio),
         "floor_ms": 1.0,
         "floor_share": 0.5,
         "error": 1e-7,
@@ -63,6 +72,7 @@ def models_report() -> dict[str, Any]:
         "peers": {"onnxruntime": 1.0},
         "best_peer": "onnxruntime",
         "ratio": 2.0,
+        **interval(2.0),
         "gflop": 0.033,
         "fma_share": 0.25,
         "error": 6e-7,
@@ -121,7 +131,7 @@ def test_a_page_is_filled(tmp_path: Path, page: Path) -> None:
     assert "`python benchmarks/ops.py --threads 2`, 2026-11-30, numpy 2.4, torch 2.13. Times in ms." in text
     assert "### Operators of common networks, 2 threads" in text
     assert "### Operators of common networks, 1 thread\n" in text
-    assert "| matmul_512 | 2.000 | 8.000 | **4.000** | 2.00 |" in text
+    assert "| matmul_512 | 2.000 | 8.000 | **4.000** | 2.00 (1.99 to 2.01) |" in text
     assert "| geometric mean |  |  |  | 1.00 |" in text
     assert "- softmax, 2 threads, jax: no softmax" in text
     assert "- without jax, 1 thread: not installed" in text
@@ -140,7 +150,10 @@ def test_the_front_page_sums_up(tmp_path: Path, page: Path) -> None:
     assert report.main(arguments) == 0
     text = front.read_text()
     assert "a machine, 2 threads, 2026-12-01 (`python benchmarks/models.py`):" in text
-    assert "| classifier (cls.onnx, 1x3x48x192) | 0.500 ms | 1.000 ms (onnxruntime) | 2.00 | 6e-07 | 78/78 |" in text
+    assert (
+        "| classifier (cls.onnx, 1x3x48x192) | 0.500 ms | 1.000 ms (onnxruntime) | 2.00 (1.99 to 2.01) | 6e-07 | 78/78 |"
+        in text
+    )
     assert (
         "Operators of common networks, against the best of numpy, torch in each row: geometric mean 0.93 over 3 at "
         "2 threads; 1 at least as fast, the others at 0.50 to 0.80." in text
@@ -156,7 +169,10 @@ def test_tvm(tmp_path: Path) -> None:
     row = op_row("matmul_512", 2.0) | {"tvm_ms": 4.0, "ours": {"trials": 32, "tuning_s": 5.0}, "errors": {"tvm": 1e-7}}
     data = ops_report(row | {"tvm": {"trials": 31, "tuning_s": 40.0}})
     assert report.main(["--tvm", saved(tmp_path, "t.json", data | {"ceilings": {}}), "--docs", str(path)]) == 0
-    assert "| matmul_512 | 2.000 | 4.000 | 2.00 | 2.500 | 32 | 5 | 31 | 40 | 1e-07 | 1e-07 |" in path.read_text()
+    assert (
+        "| matmul_512 | 2.000 | 4.000 | 2.00 (1.99 to 2.01) | 2.500 | 32 | 5 | 31 | 40 | 1e-07 | 1e-07 |"
+        in path.read_text()
+    )
 
 
 def test_convergence(tmp_path: Path) -> None:
@@ -179,13 +195,39 @@ def test_convergence(tmp_path: Path) -> None:
     assert "| 20 % | 3 (2 to 3) | 2 (2 to 2) | 1.5 (1.0 to 1.5) | never (2 to never) | never (1.0 to never) |" in line
 
 
+def test_a_row_whose_interval_is_wider_than_its_claim_says_so() -> None:
+    """5 % faster within 8 % is not faster; nor is a round steady in which the machine changed its speed."""
+    wide = op_row("a", 1.05) | interval(1.05, 0.08, 2)
+    text = report.operators([ops_report(wide, op_row("b", 0.95) | interval(0.95, 0.02))])
+    assert "| 1.05 (0.97 to 1.13) ? |" in text
+    assert "| 0.95 (0.93 to 0.97) |" in text
+    assert "`?`: the 95 % interval contains 1" in text
+    assert "- a, 2 threads: the machine changed its speed within 2 of 7 rounds" in text
+    assert "`?`" not in report.operators([ops_report(op_row("b", 1.5))])
+    network = models_report()["rows"][0] | {"ratio": 1.05} | interval(1.05, 0.08)
+    front = report.summary([], [models_report() | {"rows": [network]}])
+    assert "| 1.05 (0.97 to 1.13) ? |" in front
+    assert "`?`: the 95 % interval contains 1" in front
+
+
+def test_files_of_ratios_of_medians_are_refused(tmp_path: Path, page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their rows have no interval."""
+    old = {k: v for k, v in op_row("a", 1.05).items() if k not in interval(1.0)}
+    assert report.main(["--ops", saved(tmp_path, "old.json", ops_report(old)), "--docs", str(page)]) == 2
+    assert "the file is from another version of the benchmarks" in capsys.readouterr().err
+    assert page.read_text() == PAGE
+
+
 def test_sentences_about_operators() -> None:
-    assert "3 at least as fast." in report.operators_text([op_row("a", r) for r in (1.0, 2.0, 3.0)], "peers")
+    assert "3 at least as fast." in report.operators_text([op_row("a", r) for r in (1.5, 2.0, 3.0)], "peers")
+    assert "3 at least as fast; 1 of all undecided (the interval contains 1)." in report.operators_text(
+        [op_row("a", r) for r in (1.0, 2.0, 3.0)], "peers"
+    )
     assert "1 at least as fast, the other at 0.70." in report.operators_text(
-        [op_row("a", r) for r in (1, 0.7)], "peers"
+        [op_row("a", r) for r in (1.2, 0.7)], "peers"
     )
     assert "1 at least as fast, the others at 0.70." in report.operators_text(
-        [op_row("a", r) for r in (1, 0.7, 0.701)], "peers"
+        [op_row("a", r) for r in (1.2, 0.7, 0.701)], "peers"
     )
     assert report.operators_text([], "peers") == ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,7 +93,7 @@ def test_an_expression_as_deep_as_is_allowed() -> None:
 
 def test_deeper_ones_are_refused() -> None:
     def body(i: Expr) -> Expr:
-        e = x[i]
+        e: Expr = x[i]
         for _ in range(5000):
             e = e + 1.0
         return e
@@ -112,22 +113,25 @@ def test_walks_need_no_depth_of_python() -> None:
     assert rewrite(e, lambda n: None) is e
 
 
+OPS: Any = ops  # which are given what they do not take
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
         (
-            lambda g, x: g.output(ops.layer_norm(x)),
+            lambda g, x: g.output(OPS.layer_norm(x)),
             r"output: expected one tensor; got 3 in a tuple; take one, as in result\[0\]",
         ),
         (lambda g, x: g.output(np.ones(3)), r"output: expected a tensor of a graph; got ndarray; .* graph.constant"),
-        (lambda g, x: g.view(ops.top_k(x, 1), (4,)), "view: expected one tensor; got 2 in a tuple"),
-        (lambda g, x: ops.relu(ops.top_k(x, 1)), "relu: x: expected one tensor; got 2 in a tuple"),
-        (lambda g, x: ops.matmul(x, np.ones((4, 4))), "matmul: b: expected a tensor of a graph; got ndarray"),
-        (lambda g, x: ops.add(x, None), "add: b: expected a tensor of a graph; got NoneType"),
-        (lambda g, x: ops.sum_of(x, "y"), "sum_of: operands: expected a tensor of a graph; got str"),
-        (lambda g, x: ops.concat(x), "concat: tensors: expected several tensors; got Tensor"),
-        (lambda g, x: ops.concat([x, 3]), "concat: tensors: expected a tensor of a graph; got int"),
-        (lambda g, x: ops.conv(x, None), "conv: .*: expected a tensor of a graph; got NoneType"),
+        (lambda g, x: g.view(OPS.top_k(x, 1), (4,)), "view: expected one tensor; got 2 in a tuple"),
+        (lambda g, x: OPS.relu(OPS.top_k(x, 1)), "relu: x: expected one tensor; got 2 in a tuple"),
+        (lambda g, x: OPS.matmul(x, np.ones((4, 4))), "matmul: b: expected a tensor of a graph; got ndarray"),
+        (lambda g, x: OPS.add(x, None), "add: b: expected a tensor of a graph; got NoneType"),
+        (lambda g, x: OPS.sum_of(x, "y"), "sum_of: operands: expected a tensor of a graph; got str"),
+        (lambda g, x: OPS.concat(x), "concat: tensors: expected several tensors; got Tensor"),
+        (lambda g, x: OPS.concat([x, 3]), "concat: tensors: expected a tensor of a graph; got int"),
+        (lambda g, x: OPS.conv(x, None), "conv: .*: expected a tensor of a graph; got NoneType"),
         (
             lambda g, x: x + Graph().input("x", (4, 4)),
             "add: b: expected a tensor of this graph; got 'x' of another one",

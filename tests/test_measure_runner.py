@@ -374,7 +374,10 @@ def test_a_policy_that_makes_no_sense_is_refused(field: str, value: object) -> N
 
 
 def test_only_what_changes_the_meaning_of_a_time_is_in_the_identity() -> None:
-    assert Policy().identity() == Policy(max_time_s=9, tolerance=1e-3, seed=4, cutoff=None).identity()
+    assert (
+        Policy().identity() == Policy(max_time_s=9, seed=4, cutoff=None).identity() == {"cache": "hot", "timer": "loop"}
+    )
+    assert Policy(tolerance=1e-3).identity() == {"cache": "hot", "timer": "loop", "tolerance": 1e-3}
     assert Policy().identity() != Policy(cache="cold").identity()
     with pytest.raises(ValueError, match="got colour"):
         Policy.from_dict({"colour": 1})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright import arena
-from tilewright.compiled import ModelError
+from tilewright.compiled import Array, ModelError, Port
 from tilewright.compiler import Choice, MissError, compile_graph
 from tilewright.graph import ops
 from tilewright.graph.evaluate import evaluate
 from tilewright.graph.graph import Graph
-from tilewright.runtime import load
+from tilewright.graph.workload import Workload
+from tilewright.measure.inputs import NORMAL, generate
+from tilewright.runtime import load, random_input
 from tilewright.schedules.steps import parse
 from tilewright.schedules.target import Target
+from tilewright.tasks import extract
 
 TARGET = Target.host(threads=2)
 
@@ -116,15 +120,66 @@ def test_wrong_inputs(arrays: dict[str, object], text: str) -> None:
 
 
 def test_misses() -> None:
-    """``error`` names every workload without a record; a record whose schedule no longer applies falls back."""
+    """``error`` names every workload without a record."""
     g = small_model()
     with pytest.raises(MissError, match="not there"):
         compile_graph(g, TARGET, lambda w: "not there", on_miss="error")
     with pytest.raises(ValueError, match="on_miss"):
         compile_graph(g, TARGET, on_miss="explode")
-    model = compile_graph(g, TARGET, lambda w: Choice(parse("unroll nothing i0.0"), "record", "stale"))
-    assert {k.source for k in model.compiled.kernels} == {"default"}
-    assert model.compiled.coverage()[0] == 0
+
+
+@pytest.mark.parametrize("text", ["unroll nothing i0.0", "split t0 i0 24 7", "conjure t0 i0"])
+def test_a_record_that_does_not_apply_is_a_miss(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Whether its schedule names what is not there, is not legal, or is none: ``error`` stops and says which and why, ``warn`` and
+    ``fallback`` say so and take the default schedule."""
+    g = small_model()
+
+    def stale(workload: Workload) -> Choice:
+        return Choice(parse(text), "record", "stale")
+
+    with pytest.raises(MissError, match=r"workloads have no record:\n  .*its record does not apply to this version"):
+        compile_graph(g, TARGET, stale, on_miss="error")
+    for on_miss in ("warn", "fallback"):
+        caplog.clear()
+        model = compile_graph(g, TARGET, stale, on_miss=on_miss)
+        assert {k.source for k in model.compiled.kernels} == {"default"}
+        assert model.compiled.coverage()[0] == 0
+        assert all("does not apply to this version" in k.why for k in model.compiled.kernels)
+        assert "its record does not apply to this version" in caplog.text
+
+
+def test_only_unused_records_are_told_of_without_being_asked(caplog: pytest.LogCaptureFixture) -> None:
+    """``fallback`` is silent about what was never tuned; ``warn`` is not."""
+    compile_graph(small_model(), TARGET, lambda w: "not there")
+    assert caplog.text == ""
+    compile_graph(small_model(), TARGET, lambda w: "not there", on_miss="warn")
+    assert "not there" in caplog.text
+
+
+def test_both_sides_of_a_comparison_have_inputs_aligned_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records are measured on inputs at multiples of 64 bytes. So are the arrays that ``time`` makes, those that users are given,
+    and random ones, whatever their size."""
+    model = compile_graph(small_model(), TARGET)
+    bound: list[int] = []
+    bind = model.bind
+
+    def watched(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        bound.extend(a.ctypes.data for a in inputs)
+        bind(inputs, outputs)
+
+    monkeypatch.setattr(model, "bind", watched)
+    model.time(0.0, 1)
+    assert len(bound) == 1
+    given = model.allocate_inputs()
+    assert [a.shape for a in given] == [p.shape for p in model.inputs]
+    assert not any(a.any() for a in given)
+    rng = np.random.default_rng(0)
+    sizes = [(), (1,), (3, 5), (1000, 7)]
+    made = [random_input(Port("x", s, d), rng) for s in sizes for d in ("float32", "float64", "int8", "bool")]
+    assert [(a.shape, str(a.dtype)) for a in made[:2]] == [((), "float32"), ((), "float64")]
+    measured = generate(extract(small_model(), TARGET)[0].workload, NORMAL, 0)
+    addresses = [*bound, *(a.ctypes.data for a in (*given, *made, *measured.values()))]
+    assert {a % 64 for a in addresses} == {0}
 
 
 _blocks = st.lists(st.tuples(st.integers(1, 4000), st.integers(0, 12), st.integers(0, 5)), min_size=0, max_size=30).map(

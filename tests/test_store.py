@@ -1,5 +1,6 @@
 """The store: nothing added is lost, readers change nothing, and a miss says why."""
 
+import json
 import math
 import os
 import random
@@ -94,7 +95,6 @@ def test_a_failed_batch_leaves_nothing(store: Store) -> None:
 
 
 def test_measured_gives_what_stands_for_each_candidate(store: Store) -> None:
-    key = make().key()[:3]
     store.add_many(
         [
             make(trial=0),
@@ -103,7 +103,7 @@ def test_measured_gives_what_stands_for_each_candidate(store: Store) -> None:
             make(trial=3, workload_hash="w2"),
         ]
     )
-    found = store.measured(*key)
+    found = store.measured("w1", HOST, HOT)
     assert {name: record.trial for name, record in found.items()} == {
         candidate_id("split i 4", {"tile": 4}): 1,
         candidate_id("split i 4", {"tile": 8}): 2,
@@ -112,7 +112,7 @@ def test_measured_gives_what_stands_for_each_candidate(store: Store) -> None:
 
 def test_a_row_that_cannot_be_read_is_set_aside(path: Path) -> None:
     with Store(path) as store:
-        store.add_many([make(trial=trial, median_ns=10.0 + trial) for trial in range(3)])
+        store.add_many([make(trial=trial, median_ns=10.0 + trial, is_default=True) for trial in range(3)])
     connection = sqlite3.connect(path)
     connection.execute("UPDATE tilewright_records SET body = '{\"schema\":' WHERE id = 1")
     connection.commit()
@@ -127,19 +127,22 @@ def test_a_row_that_cannot_be_read_is_set_aside(path: Path) -> None:
 
 
 def test_best_and_top_follow_the_rule(store: Store) -> None:
+    contest = {candidate_id("split i 4", {"tile": 4}): {"ratio": 0.9, "low": 0.89, "high": 0.91, "margin": 0.01}}
     store.add_many(
         [
             make(trial=0, is_default=True, params={"tile": 1}, median_ns=100.0),
             make(trial=1, params={"tile": 2}, median_ns=10.0),  # a lucky sample
-            make(trial=2, params={"tile": 4}, median_ns=90.0),
+            make(trial=2, params={"tile": 4}, median_ns=95.0),
             make(trial=3, params={"tile": 2}, median_ns=120.0),
             make(trial=4, params={"tile": 2}, median_ns=121.0),
             make(trial=5, params={"tile": 8}, median_ns=1.0),
             make(trial=6, params={"tile": 8}, status="wrong_result"),
+            make(trial=7, is_default=True, params={"tile": 1}, median_ns=100.0, compared=contest),
         ]
     )
     best = hit(store.best("w1", HOST, HOT))
     assert (best.record.trial, best.time_ns, best.measurements) == (2, 90.0, 1)
+    assert (best.settled, best.is_default, best.contested, best.default_ns) == (True, False, True, 100.0)
     assert [(h.record.params["tile"], h.time_ns) for h in store.top("w1", HOST, HOT, 5)] == [
         (4, 90.0),
         (1, 100.0),
@@ -156,15 +159,33 @@ def test_a_tie_goes_to_the_default(store: Store) -> None:
     assert hit(store.best("w1", HOST, HOT)).record.is_default
 
 
+def test_without_a_contest_the_default_stays_and_the_miss_says_so(store: Store) -> None:
+    """Times of different sittings make no winner: not of the look-up, the summary, nor of a family."""
+    store.add(make(median_ns=50.0, noise=0.001))
+    found = miss(store.best("w1", HOST, HOT))
+    assert "no measurement of the default schedule" in str(found)
+    assert found.default_ns is None
+    store.add(make(params={"tile": 1}, is_default=True, noise=0.001))
+    found = miss(store.best("w1", HOST, HOT))
+    assert "no contest was held" in str(found)
+    assert "the default stays; tune again" in str(found)
+    assert found.default_ns == 100.0
+    (row,) = store.summary()
+    assert (row.best_ns, row.default_ns) == (100.0, 100.0)
+    assert store.family_best("f1", HOST, HOT) == []
+    assert [h.time_ns for h in store.top("w1", HOST, HOT)] == [50.0, 100.0]  # by which contestants are chosen
+
+
 def test_paged_ranking_equals_plain_sorting(store: Store) -> None:
     rng = random.Random(7)
     records = [
         make(trial=trial, params={"tile": rng.randrange(300)}, median_ns=float(rng.randrange(1, 500)))
         for trial in range(1500)
     ]
+    records.append(make(status="crash", params={"tile": 1000}, is_default=True))
     store.add_many(records)
     by_tile: dict[int, list[float]] = {}
-    for record in records:
+    for record in records[:-1]:
         by_tile.setdefault(record.params["tile"], []).append(record.median_ns or math.nan)
     expected = sorted((sorted(v)[(len(v) - 1) // 2] + sorted(v)[len(v) // 2]) / 2 for v in by_tile.values())
     assert [h.time_ns for h in store.top("w1", HOST, HOT, 1000)] == expected
@@ -172,7 +193,7 @@ def test_paged_ranking_equals_plain_sorting(store: Store) -> None:
 
 
 def test_soft_differences_are_listed_and_do_not_miss(store: Store) -> None:
-    store.add(make())
+    store.add(make(is_default=True))
     asked = {"hard": HOST["hard"], "soft": {"governor": "powersave", "kernel": "6"}}
     assert hit(store.best("w1", asked, HOT)).soft_differences == (
         'target.soft.governor: asked "powersave", stored "performance"',
@@ -244,28 +265,82 @@ def test_lookup_refuses_what_is_no_target(store: Store) -> None:
 
 
 def test_family_best_gives_one_hit_for_each_workload(store: Store) -> None:
-    store.add_many([make(), make(workload_hash="w2", median_ns=5.0), make(workload_hash="w3", status="crash")])
-    store.add(make(workload_hash="w4", target={"hard": {}, "soft": {}}))
+    store.add_many([make(is_default=True), make(workload_hash="w2", median_ns=5.0, is_default=True)])
+    store.add_many(
+        [make(workload_hash="w3", status="crash"), make(workload_hash="w4", target={"hard": {}, "soft": {}})]
+    )
     assert {h.record.workload_hash: h.time_ns for h in store.family_best("f1", HOST, HOT)} == {
         "w1": 100.0,
         "w2": 5.0,
     }
 
 
+STRICT, LOOSE = {**HOT, "tolerance": 1e-6}, {**HOT, "tolerance": 0.01}
+
+
+def test_what_a_loose_check_accepted_does_not_answer_a_strict_request(store: Store) -> None:
+    """Records that name no tolerance were checked at 1e-4, as all were before it could be chosen."""
+    store.add(make(policy=json.dumps(LOOSE), is_default=True, median_ns=50.0))
+    for asked, said in ((HOT, "0.0001"), (STRICT, "1e-06"), ({**HOT, "tolerance": 0.009}, "0.009")):
+        found = miss(store.best("w1", HOST, asked))
+        assert found.reasons == (f"policy.tolerance: asked {said}, stored 0.01 (1 record)",)
+        assert store.top("w1", HOST, asked) == []
+        assert store.measured("w1", HOST, asked) == {}
+        assert store.family_best("f1", HOST, asked) == []
+    assert hit(store.best("w1", HOST, LOOSE)).time_ns == 50.0
+    store.add(make(is_default=True, median_ns=70.0))  # of an older version, in effect
+    assert hit(store.best("w1", HOST, HOT)).time_ns == 70.0
+    assert "policy.tolerance: asked 1e-06, stored 0.0001" in str(miss(store.best("w1", HOST, STRICT)))
+
+
+def test_what_a_strict_check_accepted_answers_a_loose_request(store: Store) -> None:
+    rival = make(policy=json.dumps(STRICT), params={"tile": 8}, median_ns=50.0)
+    entry = {rival.candidate: {"ratio": 0.5, "low": 0.49, "high": 0.51, "margin": 0.01}}
+    default = make(policy=json.dumps(STRICT), is_default=True, compared=entry)
+    store.add_many([default, rival, make(policy='{"cache":"cold","timer":"loop"}', median_ns=1.0, is_default=True)])
+    for asked in (STRICT, {**HOT, "tolerance": 1}, LOOSE, HOT):
+        assert hit(store.best("w1", HOST, asked)).record == rival
+        assert [h.time_ns for h in store.top("w1", HOST, asked)] == [50.0, 100.0]
+        assert set(store.measured("w1", HOST, asked)) == {default.candidate, rival.candidate}
+        assert [h.record for h in store.family_best("f1", HOST, asked)] == [rival]
+    # what is too far off for the strict check may do for the loose one; what damaged memory does for none
+    far_off = make(policy=json.dumps(STRICT), params={"tile": 8}, status="wrong_result", max_error=1e-5)
+    store.add_many([make(policy=json.dumps(LOOSE), params={"tile": 8}, median_ns=60.0), far_off])
+    assert hit(store.best("w1", HOST, STRICT)).record.is_default
+    assert hit(store.best("w1", HOST, LOOSE)).record.params == {"tile": 8}
+    store.add(make(policy=json.dumps(STRICT), params={"tile": 8}, status="wrong_result", max_error=None))
+    assert hit(store.best("w1", HOST, LOOSE)).record.is_default
+    # and what a looser check refused is not right for a stricter one
+    loose = make(policy=json.dumps(LOOSE), is_default=True, status="wrong_result", max_error=0.5)
+    store.add(loose)
+    assert "none of its candidates stands" in str(miss(store.best("w1", HOST, LOOSE)))
+
+
+def test_a_tolerance_that_is_none_answers_only_for_itself(store: Store) -> None:
+    """A record of something else may have a field of this name."""
+    odd = {**HOT, "tolerance": "small"}
+    store.add(make(policy=json.dumps(odd), is_default=True))
+    assert hit(store.best("w1", HOST, odd)).time_ns == 100.0
+    assert isinstance(store.best("w1", HOST, LOOSE), Miss)
+
+
 def test_summary_has_a_row_for_each_key(store: Store) -> None:
+    fast = make(params={"tile": 8}, median_ns=40.0)
+    entry = {fast.candidate: {"ratio": 0.5, "low": 0.49, "high": 0.51, "margin": 0.01}}
     store.add_many(
         [
             make(is_default=True),
-            make(params={"tile": 8}, median_ns=40.0),
+            fast,
             make(params={"tile": 9}, status="crash"),
             make(workload_hash="w2", status="crash"),
         ]
     )
-    store.add(make(target={"hard": HOST["hard"], "soft": {"governor": "other"}}, is_default=True, median_ns=102.0))
+    other = {"hard": HOST["hard"], "soft": {"governor": "other"}}
+    store.add(make(target=other, is_default=True, median_ns=102.0, compared=entry))
     first, second = store.summary()
     assert first.key == make().key()
     assert first.counts == {"crash": 1, "ok": 3}
-    assert (first.best_ns, first.default_ns) == (40.0, 101.0)
+    assert (first.best_ns, first.default_ns) == (50.5, 101.0)
     assert first.target == HOST
     assert (second.counts, second.best_ns, second.default_ns) == ({"crash": 1}, None, None)
 
@@ -291,7 +366,8 @@ def test_lookup_stays_fast_among_many_records(path: Path) -> None:
     with Store(path) as store:
         store.add(make())
         _multiply(store, 100_000)
-        assert store.count() == 100_000
+        store.add(make(params={"tile": 1}, is_default=True, median_ns=100.0))
+        assert store.count() == 100_001
         elapsed = []
         for threads in [1] * 7 + [2] * 7:
             start = time.perf_counter()

@@ -152,11 +152,11 @@ def test_an_older_layout_is_migrated_once(path: Path, monkeypatch: pytest.Monkey
 
 def test_readers_change_nothing(path: Path) -> None:
     with Store(path) as store:
-        store.add(make())
+        store.add(make(is_default=True))
     before = digest_of(path)
     stat = path.stat()
     with Store(path, read_only=True) as reader:
-        assert list(reader.records()) == [make()]
+        assert list(reader.records()) == [make(is_default=True)]
         hit(reader.best("w1", HOST, HOT))
         miss(reader.best("w2", HOST, HOT))
         assert len(reader.summary()) == 1

@@ -11,6 +11,7 @@ from tilewright.tuning_logs.analysis import default_vs_best as default_vs_best
 from tilewright.tuning_logs.analysis import failures_by_status as failures_by_status
 from tilewright.tuning_logs.analysis import spearman as spearman
 from tilewright.tuning_logs.analysis import time_split as time_split
+from tilewright.tuning_logs.checked import UNSAID_TOLERANCE as UNSAID_TOLERANCE
 from tilewright.tuning_logs.engine import StoreError as StoreError
 from tilewright.tuning_logs.engine import default_path as default_path
 from tilewright.tuning_logs.lookup import Hit as Hit
@@ -31,8 +32,9 @@ from tilewright.tuning_logs.record import utc_now as utc_now
 from tilewright.tuning_logs.standing import AA_NOISE as AA_NOISE
 from tilewright.tuning_logs.standing import NO_VERDICT as NO_VERDICT
 from tilewright.tuning_logs.standing import Standing as Standing
+from tilewright.tuning_logs.standing import Verdict as Verdict
 from tilewright.tuning_logs.standing import standings as standings
-from tilewright.tuning_logs.standing import winner as winner
+from tilewright.tuning_logs.standing import verdict as verdict
 from tilewright.tuning_logs.store import Store as Store
 from tilewright.tuning_logs.summary import SummaryRow as SummaryRow
 from tilewright.tuning_logs.transfer import ImportReport as ImportReport

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.tuning_logs.record import Key, Record
-from tilewright.tuning_logs.standing import standings, winner
+from tilewright.tuning_logs.standing import verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Failures:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The winner of a key against its default schedule."""
+    """The winner of a key (or the default that stays) against its default schedule."""
 
     key: Key
     best: Record
@@ -98,17 +98,18 @@ def failures_by_status(records: Iterable[Record]) -> list[Failures]:
 
 
 def default_vs_best(records: Iterable[Record]) -> list[Comparison]:
-    """One entry for each key that has a winner, by the rule of `standing`; keys in the order first seen."""
+    """One entry for each key that has a winner, by the rule of `standing`, or a default that stays for want of a contest; keys
+    in the order first seen."""
     by_key: dict[Key, list[Record]] = {}
     for record in records:
         by_key.setdefault(record.key(), []).append(record)
     found = []
     for key, group in by_key.items():
-        order = standings(group)
-        best = winner(order)
+        found_here = verdict(group)
+        best, default = found_here.kept, found_here.default
         if best is None:
             continue
-        default_ns = next((item.time_ns for item in order if item.is_default), None)
+        default_ns = None if default is None else default.time_ns
         speedup = None if default_ns is None else default_ns / best.time_ns
         found.append(Comparison(key, best.record, best.time_ns, default_ns, speedup))
     return found

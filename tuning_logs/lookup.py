@@ -1,28 +1,19 @@
-"""Answers to "what is best for this key?", and to "why is there nothing?".
+"""Answers to "what is best for this key?", and to "why is there nothing?"."""
 
-Candidates are judged in ascending order of their fastest measurement. A candidate's time is a median of its
-measurements, so it is never below the fastest of them: as soon as the next unseen measurement is slower than
-a judged candidate, that candidate's place is certain. A lookup thus reads a few rows of an index, however
-many records exist. Only candidates that were compared with a default have a time of another kind: they, and
-the defaults, are judged first.
-"""
-
-import heapq
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
+from tilewright.tuning_logs.checked import said
 from tilewright.tuning_logs.record import Key, Record
-from tilewright.tuning_logs.rows import Reader, batches, grouped, select_rows, shared
-from tilewright.tuning_logs.standing import Standing, comparisons, settle, standing
+from tilewright.tuning_logs.rows import Reader, select_rows, shared
+from tilewright.tuning_logs.standing import Standing, Verdict
 from tilewright.tuning_logs.tables import CONTEXTS, RECORDS
 
-_FIRST_PAGE = 16
-_LAST_PAGE = 256
 _CONTEXTS_COMPARED = 500
 
 
@@ -34,7 +25,10 @@ class Hit:
     time_ns: float  # what it was ranked by, see `standing`
     noise: float
     measurements: int
-    settled: bool = False  # whether it was measured side by side with a default
+    settled: bool = False  # whether it was measured side by side with the default
+    is_default: bool = False  # whether it is the default of the key
+    contested: bool = False  # whether any candidate was measured side by side with the default
+    default_ns: float | None = None  # of the default of the key; None if none stands
     soft_differences: tuple[str, ...] = ()  # soft fields of the target that differ from those asked for
 
 
@@ -44,6 +38,7 @@ class Miss:
 
     reasons: tuple[str, ...]  # at least one
     nearest: Record | None = None  # the fastest record of the nearest key, or its latest if none is "ok"
+    default_ns: float | None = None  # of the default of the key, where it stays for want of a contest
 
     def __str__(self) -> str:
         return "; ".join(self.reasons)
@@ -60,75 +55,38 @@ class Asked:
     workload: object = None
 
 
-def ranked(connection: sa.Connection, reader: Reader, key: Key) -> Iterator[Standing]:
-    """The standing candidates of `key`, fastest first; reads no further than it is asked to."""
-    key_digest = key.digest()
-    seen: set[str] = set()
-    heap: list[tuple[float, int, Standing]] = []
-    last: tuple[float, int] = (-1.0, -1)
-    defaults = sa.and_(RECORDS.c.key_digest == key_digest, RECORDS.c.is_default, RECORDS.c.status == "ok")
-    compared = comparisons(record for _, record in reader.records(connection, defaults))
-    first = dict.fromkeys([*compared, *(c.default for made in compared.values() for c in made)])
-    seen.update(first)
-    for item in settle(_judge(connection, reader, key_digest, list(first)), compared):
-        heapq.heappush(heap, (item.time_ns, item.first, item))
-    size = _FIRST_PAGE
-    while True:
-        page = connection.execute(
-            sa.select(RECORDS.c.id, RECORDS.c.median_ns, RECORDS.c.candidate)
-            .where(RECORDS.c.key_digest == key_digest, RECORDS.c.status == "ok")
-            .where(sa.tuple_(RECORDS.c.median_ns, RECORDS.c.id) > last)
-            .order_by(RECORDS.c.median_ns, RECORDS.c.id)
-            .limit(size)
-        ).all()
-        fresh = list(dict.fromkeys(row.candidate for row in page if row.candidate not in seen))
-        seen.update(fresh)
-        for item in settle(_judge(connection, reader, key_digest, fresh), compared):
-            heapq.heappush(heap, (item.time_ns, item.first, item))
-        certain = page[-1].median_ns if len(page) == size else math.inf
-        while heap and heap[0][0] < certain:
-            yield heapq.heappop(heap)[2]
-        if certain == math.inf:
-            return
-        last = (page[-1].median_ns, page[-1].id)
-        size = min(2 * size, _LAST_PAGE)
-
-
-def _judge(connection: sa.Connection, reader: Reader, key_digest: str, candidates: list[str]) -> dict[str, Standing]:
-    measurements: list[tuple[int, Record]] = []
-    for batch in batches(candidates):
-        measurements += reader.records(
-            connection, sa.and_(RECORDS.c.key_digest == key_digest, RECORDS.c.candidate.in_(batch))
-        )
-    judged = {candidate: standing(group) for candidate, group in grouped(measurements).items()}
-    return {candidate: item for candidate, item in judged.items() if item is not None}
-
-
-def hit(item: Standing, asked_target: dict[str, Any]) -> Hit:
-    """The answer that `item` is, for a target whose hard fields match."""
+def hit(item: Standing, asked_target: dict[str, Any], found: Verdict | None = None) -> Hit:
+    """The answer that `item` is, for a target whose hard fields match; `found` is the verdict on its key."""
     return Hit(
         record=item.record,
         time_ns=item.time_ns,
         noise=item.noise,
         measurements=item.measurements,
         settled=item.settled,
+        is_default=item.is_default,
+        contested=found is not None and found.contested,
+        default_ns=None if found is None or found.default is None else found.default.time_ns,
         soft_differences=tuple(differences(asked_target["soft"], item.record.target["soft"], "target.soft")),
     )
 
 
-def explain(connection: sa.Connection, reader: Reader, asked: Asked) -> Miss:
-    """Say why `asked` has no answer: which field differs from the nearest stored key."""
-    same_key = _counts(connection, RECORDS.c.key_digest == asked.key.digest())
+def explain(connection: sa.Connection, reader: Reader, asked: Asked, keys: Sequence[str], found: Verdict) -> Miss:
+    """Say why `asked` has no answer: the reason of its verdict, or which field differs from the nearest stored key. `keys` are
+    the digests of the keys that may answer."""
+    if found.reason:
+        default_ns = None if found.default is None else found.default.time_ns
+        return Miss((found.reason,), _sample(connection, reader, keys), default_ns)
+    same_key = _counts(connection, RECORDS.c.key_digest.in_(keys))
     if same_key:
-        return _nothing_usable(connection, reader, asked, same_key)
+        return _nothing_usable(connection, reader, keys, same_key)
     nearest = _nearest(connection, asked, CONTEXTS.c.workload_hash == asked.key.workload_hash)
     if nearest is not None:
-        return Miss(tuple(nearest.reasons), _sample(connection, reader, nearest.key_digest))
+        return Miss(tuple(nearest.reasons), _sample(connection, reader, [nearest.key_digest]))
     if asked.family is not None:
         nearest = _nearest(connection, asked, CONTEXTS.c.family == asked.family)
         if nearest is not None:
             first = f"workload family known with other shapes: {nearest.workloads} workload(s) stored"
-            return Miss((first, *nearest.reasons), _sample(connection, reader, nearest.key_digest))
+            return Miss((first, *nearest.reasons), _sample(connection, reader, [nearest.key_digest]))
         return Miss(("no record of this workload or its family",))
     return Miss(("no record of this workload (no family was given to look for other shapes)",))
 
@@ -167,20 +125,20 @@ def _counts(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> dic
     return {status: count for status, count in rows}
 
 
-def _nothing_usable(connection: sa.Connection, reader: Reader, asked: Asked, counts: dict[str, int]) -> Miss:
+def _nothing_usable(connection: sa.Connection, reader: Reader, keys: Sequence[str], counts: dict[str, int]) -> Miss:
     parts = ", ".join(f"{count} {status}" for status, count in sorted(counts.items(), key=lambda c: -c[1]))
     reasons = [f"the key is stored, but none of its candidates stands: {parts}"]
     found = reader.read(
         connection,
         select_rows()
-        .where(RECORDS.c.key_digest == asked.key.digest())
+        .where(RECORDS.c.key_digest.in_(keys))
         .where(RECORDS.c.status.not_in(("ok", "duplicate", "pruned_slow")))
         .order_by(RECORDS.c.id)
         .limit(1),
     )
     if found and found[0][1].error:
         reasons.append(f"first failure ({found[0][1].status}): {found[0][1].error}")
-    return Miss(tuple(reasons), _sample(connection, reader, asked.key.digest()))
+    return Miss(tuple(reasons), _sample(connection, reader, keys))
 
 
 def _nearest(connection: sa.Connection, asked: Asked, condition: sa.ColumnElement[bool]) -> _Nearest | None:
@@ -207,7 +165,7 @@ def _compare(asked: Asked, row: Any) -> tuple[int, float, list[str]] | None:
     if stored is None:
         return None
     texts = differences(asked.target["hard"], stored.target["hard"], "target.hard")
-    texts += differences(asked.policy, stored.policy, "policy")
+    texts += differences(*said(asked.policy, stored.policy), "policy")
     key_fields = len(texts)
     distance = 0.0
     if row.workload_hash != asked.key.workload_hash and asked.workload is not None:
@@ -236,8 +194,8 @@ def shape_distance(one: object, other: object) -> float:
     return 1.0
 
 
-def _sample(connection: sa.Connection, reader: Reader, key_digest: str) -> Record | None:
-    of_key = select_rows().where(RECORDS.c.key_digest == key_digest)
+def _sample(connection: sa.Connection, reader: Reader, keys: Sequence[str]) -> Record | None:
+    of_key = select_rows().where(RECORDS.c.key_digest.in_(keys))
     fastest = of_key.where(RECORDS.c.status == "ok").order_by(RECORDS.c.median_ns, RECORDS.c.id).limit(1)
     latest = of_key.order_by(RECORDS.c.id.desc()).limit(1)
     found = reader.read(connection, fastest) or reader.read(connection, latest)

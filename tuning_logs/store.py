@@ -19,12 +19,13 @@ from sqlalchemy import exc
 
 from tilewright.tuning_logs import engine as engines
 from tilewright.tuning_logs import tables
+from tilewright.tuning_logs.candidates import Candidates
+from tilewright.tuning_logs.checked import answers
 from tilewright.tuning_logs.engine import StoreError
 from tilewright.tuning_logs.fields import mapping, parse_json
-from tilewright.tuning_logs.lookup import Asked, Hit, Miss, explain, hit, ranked
+from tilewright.tuning_logs.lookup import Asked, Hit, Miss, explain, hit
 from tilewright.tuning_logs.record import STATUSES, Key, Record, policy_hash, policy_text, target_hash
-from tilewright.tuning_logs.rows import Reader, grouped, insert_records, select_rows
-from tilewright.tuning_logs.standing import standing, winner
+from tilewright.tuning_logs.rows import Reader, insert_records, select_rows, shared
 from tilewright.tuning_logs.summary import SummaryRow, summarise
 from tilewright.tuning_logs.tables import CONTEXTS, RECORDS
 
@@ -126,15 +127,17 @@ class Store:
             conditions.append(RECORDS.c.status == status)
         return self._pages(conditions, limit)
 
-    def measured(self, workload_hash: str, target_hash: str, policy_hash: str) -> dict[str, Record]:
-        """What is already known for a key: `candidate_id(schedule, params)` -> the record that stands for it.
+    def measured(
+        self, workload_hash: str, target: Mapping[str, object], policy: str | Mapping[str, object]
+    ) -> dict[str, Record]:
+        """What is already known for a request: `candidate_id(schedule, params)` -> the record that stands for it.
 
         That is the latest "ok" record of a candidate that stands (see `standing`), else its latest record of
-        any status. A resumed run measures none of these again. Raises `StoreError`.
+        any status. A resumed run measures none of these again. Raises as `best` does.
         """
-        stored = grouped(enumerate(self.records(workload_hash, target_hash, policy_hash)))
-        judged = {candidate: (standing(group), group[-1][1]) for candidate, group in stored.items()}
-        return {candidate: found.record if found else latest for candidate, (found, latest) in judged.items()}
+        asked = _asked(workload_hash, target, policy)
+        with self._transaction() as connection:
+            return Candidates(connection, self._reader, asked.key, asked.policy).measured()
 
     def best(
         self,
@@ -144,15 +147,18 @@ class Store:
         family: str | None = None,
         workload: str | None = None,
     ) -> Hit | Miss:
-        """The winner of a key (by the rule of `standing`), or why there is none.
+        """The winner of a key (by the rules of `standing` and `checked`), or why there is none.
 
         `target` is `{"hard": {...}, "soft": {...}}`. `family` and `workload` (its JSON text) are only used to
         explain a miss. Raises `RecordError` if an argument is not valid, `StoreError` if the store fails.
         """
         asked = _asked(workload_hash, target, policy, family, workload)
         with self._transaction() as connection:
-            found = winner(ranked(connection, self._reader, asked.key))
-            return hit(found, asked.target) if found else explain(connection, self._reader, asked)
+            candidates = Candidates(connection, self._reader, asked.key, asked.policy)
+            found = candidates.verdict()
+            if found.winner is not None:
+                return hit(found.winner, asked.target, found)
+            return explain(connection, self._reader, asked, candidates.keys, found)
 
     def top(
         self,
@@ -164,7 +170,7 @@ class Store:
         """The `n` fastest candidates of a key, by time alone. Raises as `best` does."""
         asked = _asked(workload_hash, target, policy)
         with self._transaction() as connection:
-            order = ranked(connection, self._reader, asked.key)
+            order = Candidates(connection, self._reader, asked.key, asked.policy).fastest_first()
             return [hit(item, asked.target) for _, item in zip(range(n), order, strict=False)]
 
     def family_best(self, family: str, target: Mapping[str, object], policy: str | Mapping[str, object]) -> list[Hit]:
@@ -173,16 +179,14 @@ class Store:
         Raises as `best` does.
         """
         asked = _asked("any", target, policy, family)
-        condition = sa.and_(
-            CONTEXTS.c.family == family,
-            CONTEXTS.c.target_hash == asked.key.target_hash,
-            CONTEXTS.c.policy_hash == asked.key.policy_hash,
-        )
+        of_family = sa.and_(CONTEXTS.c.family == family, CONTEXTS.c.target_hash == asked.key.target_hash)
         with self._transaction() as connection:
-            hashes = connection.scalars(sa.select(CONTEXTS.c.workload_hash).where(condition).distinct())
-            keys = [asked.key._replace(workload_hash=name) for name in sorted(h for h in hashes if isinstance(h, str))]
-            winners = [winner(ranked(connection, self._reader, key)) for key in keys]
-            return [hit(item, asked.target) for item in winners if item is not None]
+            rows = connection.execute(sa.select(CONTEXTS).where(of_family)).all()
+            texts = {row.workload_hash: found for row in rows if (found := shared(row)) is not None}
+            hashes = {name for name, found in texts.items() if answers(found.policy, asked.policy)}
+            keys = [asked.key._replace(workload_hash=name) for name in sorted(hashes)]
+            found = [Candidates(connection, self._reader, key, asked.policy).verdict() for key in keys]
+            return [hit(v.winner, asked.target, v) for v in found if v.winner is not None]
 
     def summary(self) -> list[SummaryRow]:
         """One row for each key, in the order in which they were first stored. Raises `StoreError`."""

@@ -1,15 +1,13 @@
 """What a store holds, one row for each key."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
-from tilewright.tuning_logs.lookup import ranked
+from tilewright.tuning_logs.candidates import Candidates
 from tilewright.tuning_logs.record import Key
-from tilewright.tuning_logs.rows import Reader, grouped, shared
-from tilewright.tuning_logs.standing import standing, winner
+from tilewright.tuning_logs.rows import Reader, shared
 from tilewright.tuning_logs.tables import CONTEXTS, RECORDS
 
 
@@ -23,8 +21,10 @@ class SummaryRow:
     target: dict[str, Any]
     policy: str
     counts: dict[str, int]  # by status; only those that occur
-    best_ns: float | None  # of the winner, by the rule of `standing`
-    default_ns: float | None
+    best_ns: (
+        float | None
+    )  # of the winner, by the rule of `standing`; of the default where that stays for want of a contest
+    default_ns: float | None  # of the default that stands
 
 
 def summarise(connection: sa.Connection, reader: Reader) -> list[SummaryRow]:
@@ -41,7 +41,7 @@ def summarise(connection: sa.Connection, reader: Reader) -> list[SummaryRow]:
         if texts is None:
             continue
         key = Key(context.workload_hash, context.target_hash, context.policy_hash)
-        best = winner(ranked(connection, reader, key))
+        found = Candidates(connection, reader, key, texts.policy).verdict()
         rows[context.key_digest] = SummaryRow(
             key=key,
             family=context.family,
@@ -49,17 +49,7 @@ def summarise(connection: sa.Connection, reader: Reader) -> list[SummaryRow]:
             target=texts.target,
             policy=context.policy,
             counts=dict(sorted(counts[context.key_digest].items(), key=str)),
-            best_ns=best.time_ns if best else None,
-            default_ns=min(_default_times(connection, reader, context.key_digest), default=None),
+            best_ns=found.kept.time_ns if found.kept else None,
+            default_ns=found.default.time_ns if found.default else None,
         )
     return list(rows.values())
-
-
-def _default_times(connection: sa.Connection, reader: Reader, key_digest: str) -> Iterator[float]:
-    of_key = RECORDS.c.key_digest == key_digest
-    defaults = sa.select(RECORDS.c.candidate).where(of_key, RECORDS.c.is_default).distinct()
-    measurements = reader.records(connection, sa.and_(of_key, RECORDS.c.candidate.in_(defaults)))
-    for group in grouped(measurements).values():
-        item = standing(group)
-        if item is not None:
-            yield item.time_ns

@@ -20,8 +20,6 @@ from tilewright.graph.workload import Workload
 from tilewright.measure import Policy
 from tilewright.runtime import Executable
 from tilewright.runtime import load as load_compiled
-from tilewright.schedules.apply import apply
-from tilewright.schedules.steps import ScheduleError, parse
 from tilewright.schedules.target import Target
 from tilewright.tuning_logs import Miss, Store
 
@@ -48,7 +46,8 @@ def load(
 
 
 def records_lookup(store: Store, target: Target, policy: Policy | None = None) -> Lookup:
-    """A function from a workload to the schedule of its best record under ``policy``, or to the reason why there is none."""
+    """A function from a workload to the schedule of its best record under ``policy``, or to the reason why there is none. It
+    raises ScheduleError for a record whose schedule cannot be read by this version."""
     identity = (policy or Policy()).identity()
     fingerprint = target.fingerprint()
 
@@ -56,10 +55,6 @@ def records_lookup(store: Store, target: Target, policy: Policy | None = None) -
         found = store.best(workload.hash, fingerprint, identity, family=workload.family, workload=workload.text)
         if isinstance(found, Miss):
             return str(found)
-        try:
-            apply(workload, parse(found.record.schedule))
-        except ScheduleError as error:
-            return f"its record does not apply to this version: {error}"
         why = f"{found.time_ns / 1e3:.1f} us, run {found.record.run_id[:8]}, trial {found.record.trial}"
         return parse_choice(found.record.schedule, "record", why)
 
@@ -81,7 +76,8 @@ def compile(
     ``model`` is a graph or an ONNX file, whose dynamic dimensions ``shapes`` binds and some of whose inputs
     ``values`` makes constant (:func:`load`). A workload without a record (every one if there
     is no store) gets its default schedule: silently (``on_miss="fallback"``), with a warning in the log (``"warn"``), or not at all
-    (``"error"``). ``policy`` is the one that the records were measured under; ``Policy(algorithms="direct")`` also keeps
+    (``"error"``). A record whose schedule does not apply to this version any more counts as none, and is warned of in any case.
+    ``policy`` is the one that the records were measured under; ``Policy(algorithms="direct")`` also keeps
     default schedules to the sums as they are written.
 
     Raises what :func:`load` raises; MissError for ``on_miss="error"``; ValueError for another ``on_miss``; ModelError for a target

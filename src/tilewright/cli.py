@@ -30,6 +30,7 @@ from tilewright.options import (
     CACHE,
     EXIT_NO_CANDIDATE,
     JSON,
+    ON_MISS,
     SEED,
     SHAPE,
     STORE,
@@ -47,7 +48,7 @@ from tilewright.runtime import Executable, random_input
 from tilewright.runtime import load as load_compiled
 from tilewright.schedules.target import Target
 from tilewright.search_space.strategies import STRATEGIES
-from tilewright.tune_report import print_tuning, tuning_json, warn
+from tilewright.tune_report import EndToEnd, print_tuning, tuning_json, warn
 from tilewright.tuner import Budget, tune
 from tilewright.tuning_logs import Store
 
@@ -135,13 +136,17 @@ def tune_command(
         sys.exit(EXIT_NO_CANDIDATE)
 
 
-def _end_to_end(graph: Graph, target: Target, store: Store, policy: Policy) -> tuple[float, float]:
-    """Nanoseconds of the whole model with default schedules and with the store's records, interleaved."""
+def _end_to_end(graph: Graph, target: Target, store: Store, policy: Policy) -> EndToEnd:
+    """The whole model with default schedules and with the store's records, on the same inputs, in interleaved rounds."""
     lookups = (None, records_lookup(store, target, policy))
     models = [compile_graph(graph, target, lookup, algorithms=policy.algorithms) for lookup in lookups]
-    samples = [[m.time(0.15) for m in models] for _ in range(3)]
-    default, tuned = np.median(np.asarray(samples), axis=0) * 1e9
-    return float(default), float(tuned)
+    rng = np.random.default_rng(0)
+    inputs = [random_input(p, rng) for p in models[0].inputs]
+    for m in models:
+        m.bind(inputs, m.allocate())
+    samples = np.asarray([[m.time(0.1) for m in models] for _ in range(5)])
+    default, tuned = np.median(samples, axis=0) * 1e9
+    return EndToEnd(float(default), float(tuned), float(np.median(samples[:, 0] / samples[:, 1])))
 
 
 @main.command("compile")
@@ -151,13 +156,7 @@ def _end_to_end(graph: Graph, target: Target, store: Store, policy: Policy) -> t
 @VALUE
 @TARGET
 @THREADS
-@click.option(
-    "--on-miss",
-    type=click.Choice(["fallback", "warn", "error"]),
-    default="warn",
-    show_default=True,
-    help="A kernel without a record: take its default schedule (fallback), and say so (warn), or stop (error).",
-)
+@ON_MISS["warn"]
 @CACHE
 @ALGORITHMS
 @STORE
@@ -198,13 +197,14 @@ def executable_of(
     values: dict[str, list[bool | int | float]],
     threads: int | None,
     store_path: str | None,
+    on_miss: str,
 ) -> Executable:
     """A ``.tw`` file as it is, or an ONNX file compiled on the fly from the records."""
     if model.endswith(".tw"):
         refuse_bindings(model, shapes, values, threads)
         return load_compiled(model)
     with store_to_read(store_path) as store:
-        return compile_model(model, target_of("host", threads), store, shapes=shapes, values=values)
+        return compile_model(model, target_of("host", threads), store, shapes=shapes, values=values, on_miss=on_miss)
 
 
 @main.command("run")
@@ -215,6 +215,7 @@ def executable_of(
 @VALUE
 @THREADS
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the random inputs.")
+@ON_MISS["fallback"]
 @STORE
 @reported
 def run_command(
@@ -225,10 +226,11 @@ def run_command(
     values: dict[str, list[bool | int | float]],
     threads: int | None,
     seed: int,
+    on_miss: str,
     store_path: str | None,
 ) -> None:
     """Run a compiled model (.tw) or an ONNX file once."""
-    executable = executable_of(model, shapes, values, threads, store_path)
+    executable = executable_of(model, shapes, values, threads, store_path, on_miss)
     rng = np.random.default_rng(seed)
     arrays: dict[str, Any] = {p.name: random_input(p, rng) for p in executable.inputs}
     arrays |= given_inputs(inputs, list(arrays))
@@ -249,6 +251,7 @@ def run_command(
 @SHAPE
 @VALUE
 @THREADS
+@ON_MISS["fallback"]
 @STORE
 @JSON
 @reported
@@ -258,11 +261,12 @@ def bench_command(
     shapes: dict[str, tuple[int, ...]],
     values: dict[str, list[bool | int | float]],
     threads: int | None,
+    on_miss: str,
     store_path: str | None,
     as_json: bool,
 ) -> None:
     """Time a compiled model (.tw) or an ONNX file: median of calls on the same arrays."""
-    executable = executable_of(model, shapes, values, threads, store_path)
+    executable = executable_of(model, shapes, values, threads, store_path, on_miss)
     median = executable.time(seconds)
     covered, total = executable.compiled.coverage()
     if as_json:

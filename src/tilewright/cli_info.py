@@ -29,6 +29,7 @@ from tilewright.options import (
 )
 from tilewright.schedules.jit import llvm_version
 from tilewright.schedules.target import Target
+from tilewright.searches import why_stale
 from tilewright.tasks import extract
 from tilewright.tuning_logs import Hit, Store, StoreError, export_jsonl, import_jsonl
 
@@ -55,7 +56,7 @@ def best_command(
     store_path: str | None,
     as_json: bool,
 ) -> None:
-    """Show the best record of every kernel of MODEL, or why there is none (exit code 5 if any is missing)."""
+    """Show the best record of every kernel of MODEL, or why there is none that applies (exit code 5 if any is missing)."""
     target = target_of(target_name, threads)
     graph = load(model, shapes, values)
     rows: list[dict[str, Any]] = []
@@ -75,7 +76,10 @@ def best_command(
                 "origin": task.origin,
                 "weight": task.weight,
             }
-            if isinstance(found, Hit):
+            why = why_stale(w, found.record.schedule) if isinstance(found, Hit) else ""
+            if why:
+                row |= {"missing": [why]}
+            elif isinstance(found, Hit):
                 row |= {"time_ns": found.time_ns, "sketch": found.record.sketch, "schedule": found.record.schedule}
             else:
                 row |= {"missing": list(found.reasons)}

@@ -31,8 +31,8 @@ log = logging.getLogger("tilewright")
 
 
 class MissError(LookupError):
-    """With ``on_miss='error'``: workloads without a record. The text names each, and which field of its key differs from the nearest
-    record's."""
+    """With ``on_miss='error'``: workloads without a record that can be used. The text names each and says why: which field of
+    its key differs from the nearest record's, or why its record does not apply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Choice:
 
 
 Lookup = Callable[[Workload], Choice | str]
-"""A record's schedule, or the reason why there is none."""
+"""A record's schedule, or the reason why there is none. Raises ScheduleError for a schedule that is none (any more)."""
 
 
 def compile_graph(
@@ -69,58 +69,67 @@ def compile_model(
     refuse_large_kernels(((g.origin, g.workload) for g in groups), target)
     once, kept = fixed_groups(graph, groups, storage(graph))
     report_fixed_outputs(graph, kept, storage(graph))
-    chosen = _choose([g for k, g in enumerate(groups) if k not in once], target, lookup, on_miss, algorithms)
-    for k in sorted(once):
-        if groups[k].workload.hash not in chosen:
-            schedule = default_for(groups[k].workload, target, algorithms).schedule
-            chosen[groups[k].workload.hash] = Choice(schedule, "default", "it runs once, when the model is loaded")
-    kernels: dict[str, Built] = {}
-    for g in groups:
-        key = g.workload.hash
-        if key not in kernels:
-            kernels[key] = _build(g.workload, chosen, target, f"k{len(kernels)}", algorithms)
+    chosen, kernels = _choose(groups, once, target, lookup, on_miss, algorithms)
     return _Linker(graph, target, groups, kernels, chosen, once, kept).link()
 
 
 def _choose(
-    groups: list[Group], target: Target, lookup: Lookup | None, on_miss: str, algorithms: str
-) -> dict[str, Choice]:
-    """The schedule of every workload. Defaults are looked for only once it is clear that they are wanted."""
+    groups: list[Group],
+    once: frozenset[int],
+    target: Target,
+    lookup: Lookup | None,
+    on_miss: str,
+    algorithms: str,
+) -> tuple[dict[str, Choice], dict[str, Built]]:
+    """The schedule of every workload, and the kernel built with it. A record whose schedule does not apply any more is a miss
+    like any other. Defaults are looked for only once it is clear that they are wanted; what runs ``once`` has no records."""
     first: dict[str, Group] = {}
+    called = {g.workload.hash for k, g in enumerate(groups) if k not in once}
     for g in groups:
         first.setdefault(g.workload.hash, g)
-    found = {key: "no records were asked for" if lookup is None else lookup(g.workload) for key, g in first.items()}
-    why = {key: answer for key, answer in found.items() if isinstance(answer, str)}
-    misses = [f"{first[key].origin} ({first[key].workload.describe()}): {text}" for key, text in why.items()]
+    chosen: dict[str, Choice] = {}
+    kernels: dict[str, Built] = {}
+    misses: dict[str, _Missed] = {}
+    for k, (key, g) in enumerate(first.items()):
+        if key not in called:
+            continue
+        try:
+            answer = "no records were asked for" if lookup is None else lookup(g.workload)
+            if isinstance(answer, str):
+                misses[key] = _Missed(answer, False)
+                continue
+            kernels[key] = build(g.workload, answer.schedule, target, f"k{k}")
+            chosen[key] = answer
+        except ScheduleError as error:
+            misses[key] = _Missed(f"its record does not apply to this version: {error}", True)
+    _report(first, misses, on_miss)
+    for k, (key, g) in enumerate(first.items()):
+        if key not in kernels:
+            schedule = default_for(g.workload, target, algorithms).schedule
+            why = misses[key].why if key in misses else "it runs once, when the model is loaded"
+            chosen[key] = Choice(schedule, "default", why)
+            kernels[key] = build(g.workload, schedule, target, f"k{k}")
+    return chosen, {key: kernels[key] for key in first}
+
+
+@dataclass(frozen=True, slots=True)
+class _Missed:
+    """Why a workload gets its default schedule; ``unused`` says that a record was found and cannot be used."""
+
+    why: str
+    unused: bool
+
+
+def _report(first: dict[str, Group], misses: dict[str, _Missed], on_miss: str) -> None:
+    """Do what ``on_miss`` says. A record that was found and cannot be used is worth a warning in any case."""
+    texts = {key: f"{first[key].origin} ({first[key].workload.describe()}): {m.why}" for key, m in misses.items()}
     if misses and on_miss == "error":
-        raise MissError(f"{len(misses)} of {len(found)} workloads have no record:\n  " + "\n  ".join(misses))
-    if misses and on_miss == "warn":
-        log.warning("%d of %d workloads have no record and use their default schedule:", len(misses), len(found))
-        for text in misses:
+        raise MissError(f"{len(misses)} of {len(first)} workloads have no record:\n  " + "\n  ".join(texts.values()))
+    told = texts if on_miss == "warn" else {key: text for key, text in texts.items() if misses[key].unused}
+    if told:
+        log.warning("%d of %d workloads have no record and use their default schedule:", len(told), len(first))
+        for text in told.values():
             log.warning("  %s", text)
-    return {
-        key: Choice(default_for(first[key].workload, target, algorithms).schedule, "default", answer)
-        if isinstance(answer, str)
-        else answer
-        for key, answer in found.items()
-    }
-
-
-def _build(workload: Workload, chosen: dict[str, Choice], target: Target, name: str, algorithms: str) -> Built:
-    """Build with the chosen schedule; a record's schedule that no longer applies falls back to the default, loudly."""
-    choice = chosen[workload.hash]
-    try:
-        return build(workload, choice.schedule, target, name)
-    except ScheduleError as error:
-        if choice.source == "default":
-            raise
-        log.warning(
-            "the record of %s does not apply any more (%s); using the default schedule", workload.describe(), error
-        )
-        chosen[workload.hash] = Choice(
-            default_for(workload, target, algorithms).schedule, "default", f"its record does not apply: {error}"
-        )
-        return build(workload, chosen[workload.hash].schedule, target, name)
 
 
 class _Linker:

@@ -194,6 +194,17 @@ ALGORITHMS = click.option(
     show_default=True,
     help="'direct' forbids algorithms that magnify rounding errors (Winograd's convolutions).",
 )
+ON_MISS = {
+    name: click.option(
+        "--on-miss",
+        type=click.Choice(["fallback", "warn", "error"]),
+        default=name,
+        show_default=True,
+        help="A kernel without a record that applies: take its default schedule (fallback), and say so (warn), or stop (error).",
+    )
+    for name in ("warn", "fallback")
+}
+"""By what is done if nothing is said."""
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

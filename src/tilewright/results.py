@@ -51,6 +51,8 @@ class TaskResult:
     """Status and error, in full, of the first of them."""
     others: int = 0
     """Candidates besides the default that are known to be valid."""
+    kept: str = ""
+    """Why the default stays although no contest decided that; empty where one did, or where nothing else looked faster."""
 
     @property
     def only_default(self) -> bool:

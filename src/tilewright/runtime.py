@@ -21,7 +21,7 @@ from tilewright.graph.stage import TensorType
 from tilewright.measure import shortage
 from tilewright.model_file import read, save
 from tilewright.schedules import jit
-from tilewright.schedules.kernel import output_array
+from tilewright.schedules.kernel import aligned_copy, output_array
 from tilewright.schedules.target import Target
 
 MODEL = "tw_model"
@@ -110,6 +110,11 @@ class Executable:
         """Fresh output arrays, aligned as :meth:`bind` needs them."""
         return [output_array(t) for t in self._output_types]
 
+    def allocate_inputs(self) -> list[Array]:
+        """Fresh input arrays of zeros, aligned as those that records were measured on; to be filled and given to :meth:`bind`, or
+        to a call. Others are as right, but a kernel may take a fifth longer on them."""
+        return [aligned_copy(np.zeros(p.shape, numpy_dtype(p.dtype))) for p in self.inputs]
+
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Point the calling thread's :meth:`invoke` at contiguous arrays of the right shapes and types, outputs writable, apart from
         all others and at 64-byte boundaries (:meth:`allocate` makes such). The arrays are kept alive. What other threads have bound,
@@ -129,8 +134,9 @@ class Executable:
         self._frames.call(binding)
 
     def time(self, min_seconds: float = 0.3, min_calls: int = 5) -> float:
-        """Median seconds of a call on what this thread has bound (on random arrays, which do not stay bound, if that is nothing), over
-        at least ``min_calls`` calls and ``min_seconds`` seconds."""
+        """Median seconds of a call on what this thread has bound (on random arrays, aligned as :meth:`allocate_inputs` aligns them,
+        which do not stay bound, if that is nothing), over at least ``min_calls`` calls and ``min_seconds`` seconds. Bind two models
+        to the same inputs before you compare their times."""
         binding: Binding | None = getattr(self._mine, "binding", None)
         if binding is None:
             rng = np.random.default_rng(0)
@@ -165,10 +171,11 @@ def _load(compiled: Compiled) -> jit.Code:
 
 
 def random_input(port: Port, rng: np.random.Generator) -> Array:
-    """A plausible array for an input: normal floats, small non-negative integers."""
+    """A plausible array for an input, aligned as :meth:`Executable.allocate_inputs` aligns them: normal floats, small
+    non-negative integers."""
     if port.dtype in ("float32", "float64"):
-        return np.asarray(rng.standard_normal(port.shape), numpy_dtype(port.dtype))
-    return np.asarray(rng.integers(0, 2, port.shape), numpy_dtype(port.dtype))
+        return aligned_copy(np.asarray(rng.standard_normal(port.shape), numpy_dtype(port.dtype)))
+    return aligned_copy(np.asarray(rng.integers(0, 2, port.shape), numpy_dtype(port.dtype)))
 
 
 def missing_features(model: Target, host: Target) -> list[str]:

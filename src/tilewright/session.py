@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tilewright.budget import Budget, Progress, floor_ns
@@ -21,79 +21,30 @@ from tilewright.schedules.target import Target
 from tilewright.schedules.winograd import error_bound
 from tilewright.search_space.candidate import Candidate
 from tilewright.search_space.sketch import Ints, Sketch
-from tilewright.search_space.space import Space, space
+from tilewright.search_space.space import space
 from tilewright.search_space.strategies import make_strategy
 from tilewright.search_space.strategy import SearchConfig, Strategy
+from tilewright.searches import Search, by_schedule, teaches, told_ns, why_stale
 from tilewright.tasks import Task, default_candidate
 from tilewright.tuning_logs import (
     AA_NOISE,
     NO_VERDICT,
+    Hit,
+    Miss,
     Record,
     Store,
-    candidate_id,
     environment_versions,
-    policy_hash,
-    target_hash,
+    utc_now,
 )
 
 SEARCH_SHARE = 0.88
 """Share of the seconds after which no new batch begins; the rest is for confirming."""
 BATCH_SHARE = 0.95
 """Share of the seconds after which a batch is left unfinished."""
-CONFIRM_TRIALS = 3
-"""Measurements that a budget of trials keeps for confirming, for each task, but not more than a sixth of all."""
-LEAST_CONTEST = 2
-"""Fewer measurements make no comparison, so they are not kept for one."""
-
-
-def told_ns(status: str, median_ns: float | None, samples_ns: tuple[float, ...]) -> float:
-    """The time that a measurement tells a model: of a candidate that was abandoned as slow, how slow it looked; infinity
-    for a failure."""
-    if median_ns is not None:
-        return median_ns
-    return min(samples_ns) if status == "pruned_slow" and samples_ns else float("inf")
-
-
-def teaches(status: str, samples_ns: tuple[float, ...]) -> bool:
-    """Whether a model can learn from a measurement."""
-    return status not in NO_VERDICT or (status == "pruned_slow" and len(samples_ns) > 0)
-
-
-@dataclass
-class Search:
-    """One task being searched."""
-
-    task: Task
-    space: Space
-    default: Candidate
-    progress: Progress
-    known: dict[str, Record]
-    strategy: Strategy | None = None
-    failures: dict[str, int] = field(default_factory=dict)
-    first_error: str = ""
-    abandoned: int = 0
-    """Candidates that are valid, but were too slow to be timed in full."""
-    measured: int = 0
-    known_before: int = 0
-
-    def candidate(self, record: Record) -> Candidate | None:
-        """A record's candidate in the space; None for one of a sketch that no longer exists."""
-        sketch = next((s for s in self.space.sketches if s.name == record.sketch), None)
-        if sketch is None or set(record.params) != {p.name for p in sketch.params}:
-            return None
-        return Candidate(sketch, tuple(record.params[p.name] for p in sketch.params))
-
-    def remembered(self) -> Iterator[tuple[Candidate, Record]]:
-        """Known records as candidates of the space."""
-        for record in self.known.values():
-            candidate = self.candidate(record)
-            if candidate is not None:
-                yield candidate, record
-
-
-def identity(candidate: Candidate) -> str:
-    """A candidate as the store knows it."""
-    return candidate_id(str(candidate.schedule), candidate.params)
+LEAST_CONTEST, FULL_CONTEST = 2, 5
+"""Measurements of a contest: the default and one other, or the default twice and three others."""
+KEPT_SHARE = 6
+"""One in so many measurements is kept for contests, but no fewer than they need and no more than they can use."""
 
 
 class Session:
@@ -133,9 +84,8 @@ class Session:
     # ------------------------------------------------------------ setting up
 
     def _search(self, task: Task) -> Search:
-        keys = (task.workload.hash, target_hash(self.fingerprint), policy_hash(self.policy_text))
         of = space(task.workload, self.target, self.policy.algorithms)
-        known = self.store.measured(*keys)
+        known = by_schedule(self.store.measured(task.workload.hash, self.fingerprint, self.policy_text).values())
         progress = Progress(task, floor_ns(task, self.target))
         return Search(task, of, default_candidate(of), progress, known, known_before=len(known))
 
@@ -153,14 +103,48 @@ class Session:
     def recall(self) -> None:
         """Start from what earlier runs measured."""
         for search in self.searches:
+            if search.known:
+                self._recall_answer(search)
             for candidate, record in search.remembered():
                 if teaches(record.status, record.samples_ns):
                     time_ns = told_ns(record.status, record.median_ns, record.samples_ns)
                     self.learner.add(candidate, search.task.workload.hash, time_ns)
                 measured_ns = float("inf") if record.median_ns is None else record.median_ns
                 search.progress.told(measured_ns, record.schedule)
-                if record.candidate == identity(search.default):
+                if record.schedule == search.default_schedule:
                     search.progress.default_ns = measured_ns
+
+    def _recall_answer(self, search: Search) -> None:
+        """Look at what the look-up would answer: a winner that does not apply any more is put out of the way, else nothing could
+        take its place; and without a contest one is due."""
+        answer = self.answer(search)
+        while isinstance(answer, Hit) and (why := why_stale(search.task.workload, answer.record.schedule)):
+            self.retire(search, answer.record, why)
+            answer = self.answer(search)
+        if isinstance(answer, Miss):
+            times = [r.median_ns for r in search.known.values() if r.schedule != search.default_schedule]
+            search.rival_ns = min((ns for ns in times if ns is not None), default=float("inf"))
+
+    def retire(self, search: Search, record: Record, why: str) -> None:
+        """Store that a record's schedule does not apply to this version."""
+        stale = replace(
+            record,
+            status="rejected",
+            error=why,
+            median_ns=None,
+            samples_ns=(),
+            noise=None,
+            predicted_ns=None,
+            compared={},
+            run_id=self.run_id,
+            trial=self.trials,
+            elapsed_s=time.monotonic() - self.start,
+            created=utc_now(),
+            versions=self.versions,
+            extra={},
+        )
+        self.store.add(stale)
+        search.known[record.schedule] = stale
 
     # ------------------------------------------------------------ the budget
 
@@ -170,14 +154,22 @@ class Session:
             return float("inf")
         return self.start + self.budget.seconds * share - time.monotonic()
 
-    def trials_left(self, confirming: bool = False) -> int:
-        """Measurements left; while searching, without those that are kept for confirming."""
-        if self.budget.trials is None:
-            return 1 << 30
-        kept = 0 if confirming else min(CONFIRM_TRIALS * len(self.searches), self.budget.trials // 6)
-        if kept < LEAST_CONTEST:
-            kept = 0
-        return self.budget.trials - kept - self.trials
+    def trials_left(self) -> int:
+        """Measurements left."""
+        return 1 << 30 if self.budget.trials is None else self.budget.trials - self.trials
+
+    def room(self, search: Search, share: float = SEARCH_SHARE) -> int:
+        """Measurements that a task may be searched with: what is left without what the contests need of all tasks in which a
+        candidate may beat the default, this one among them."""
+        tasks = [s for s in self.searches if s.open or s is search]
+        if self.left(share) <= 0 or self.left() <= FULL_CONTEST * sum(s.contestant_s for s in tasks):
+            return 0
+        wanted = (self.budget.trials or 0) // (KEPT_SHARE * len(self.searches))
+        return max(0, self.trials_left() - len(tasks) * min(FULL_CONTEST, max(LEAST_CONTEST, wanted)))
+
+    def answer(self, search: Search) -> Hit | Miss:
+        """What the look-up says of a task."""
+        return self.store.best(search.task.workload.hash, self.fingerprint, self.policy_text)
 
     # ------------------------------------------------------------ measuring
 
@@ -191,8 +183,15 @@ class Session:
             work, runner.measure([self.request(s, c) for s, c in work]), strict=True
         ):
             self.keep(search, [(candidate, outcome)], "default" if default else self.strategy_name)
-            if not default and (self.left(BATCH_SHARE) <= 0 or self.trials_left() <= 0):
+            if not default and self.room(search, BATCH_SHARE) <= 0:
                 break
+
+    def told_again(self, search: Search, candidate: Candidate) -> bool:
+        """Whether a proposal's schedule is known already (perhaps by other names); then the strategy is told what is known."""
+        record = search.known.get(str(candidate.schedule))
+        if record is not None:
+            self.strategy(search).tell(candidate, told_ns(record.status, record.median_ns, record.samples_ns))
+        return record is not None
 
     def keep(
         self,
@@ -206,6 +205,7 @@ class Session:
         for k, (candidate, outcome) in enumerate(finished):
             self.trials += 1
             search.measured += 1
+            search.spent_s += outcome.build_s + outcome.run_s
             versus = {} if k or compared is None else {name: dict(entry) for name, entry in compared.items()}
             record = self._record(search, candidate, outcome, label, versus)
             self.store.add(record)
@@ -243,7 +243,7 @@ class Session:
             error_bound=error_bound(w, candidate.schedule),
             build_s=outcome.build_s,
             run_s=outcome.run_s,
-            predicted_ns=self.learner.predict_one_ns(candidate),
+            predicted_ns=self.learner.predict_one_ns(candidate) if search.has(candidate) else None,
             strategy=label,
             seed=self.config.seed,
             versions=self.versions,
@@ -252,10 +252,11 @@ class Session:
         )
 
     def _learn(self, search: Search, candidate: Candidate, outcome: Outcome, record: Record) -> None:
-        search.known[record.candidate] = record
+        search.known[record.schedule] = record
         time_ns = float("inf") if outcome.median_ns is None else outcome.median_ns
         seen_ns = told_ns(outcome.status, outcome.median_ns, outcome.samples_ns)
-        if teaches(outcome.status, outcome.samples_ns):
+        known_here = search.has(candidate)
+        if known_here and teaches(outcome.status, outcome.samples_ns):
             self.learner.add(candidate, search.task.workload.hash, seen_ns)
         if not outcome.ok and outcome.status not in NO_VERDICT:
             search.failures[outcome.status] = search.failures.get(outcome.status, 0) + 1
@@ -263,8 +264,11 @@ class Session:
         search.abandoned += outcome.status == "pruned_slow"
         if record.is_default and outcome.ok:
             search.progress.default_ns = time_ns
+        elif not record.is_default:
+            search.searched += 1
+            search.rival_ns = min(search.rival_ns, time_ns)
         improved = search.progress.told(time_ns, record.schedule)
-        if search.strategy is not None:
+        if known_here and search.strategy is not None:
             search.strategy.tell(candidate, seen_ns)
         if self.listener is not None:
             best_ns, elapsed = search.progress.best_ns, time.monotonic() - self.start

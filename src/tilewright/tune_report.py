@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from tilewright.display import print_table, say, tell, time_text
 from tilewright.results import TuneResult
 
-Ends = tuple[float, float] | None
-"""Nanoseconds of the whole model with default and with tuned schedules; None where that was not measured."""
+
+@dataclass(frozen=True, slots=True)
+class EndToEnd:
+    """Nanoseconds of the whole model with default and with tuned schedules, and the gain: the median of the ratios within rounds,
+    which the speed of the machine leaves alone."""
+
+    default_ns: float
+    tuned_ns: float
+    gain: float
+
+
+Ends = EndToEnd | None
+"""None where that was not measured."""
 
 
 def print_tuning(result: TuneResult, ends: Ends, path: str) -> None:
@@ -39,12 +51,17 @@ def print_tuning(result: TuneResult, ends: Ends, path: str) -> None:
     )
     say(f"sum of kernels: default {time_text(result.default_ns)}, best {time_text(result.best_ns)}")
     if ends is not None:
-        say(f"end to end:     default {time_text(ends[0])}, tuned {time_text(ends[1])}  ({ends[0] / ends[1]:.2f}x)")
+        say(
+            f"end to end:     default {time_text(ends.default_ns)}, tuned {time_text(ends.tuned_ns)}  ({ends.gain:.2f}x)"
+        )
     say(f"records: {path}")
 
 
 def warn(result: TuneResult) -> None:
-    """Say on stderr what puts the results in doubt: tasks of which everything but the default failed, and a busy machine."""
+    """Say on stderr what puts the results in doubt: tasks of which everything but the default failed, or that had no contest, and a
+    busy machine."""
+    if kept := sum(bool(t.kept) for t in result.tasks):
+        tell(f"{kept} kernels keep their default for want of a contest; tune again for one")
     for t in result.tasks:
         if t.only_default:
             causes = ", ".join(f"{n} {s}" for s, n in t.failures.items())
@@ -74,7 +91,8 @@ def tuning_json(result: TuneResult, ends: Ends, path: str) -> dict[str, Any]:
         "noise": result.noise,
         "default_ns": _finite(result.default_ns),
         "best_ns": _finite(result.best_ns),
-        "end_to_end_ns": None if ends is None else {"default": ends[0], "tuned": ends[1]},
+        "end_to_end_ns": None if ends is None else {"default": ends.default_ns, "tuned": ends.tuned_ns},
+        "end_to_end_gain": None if ends is None else ends.gain,
         "tasks": [
             {
                 "workload": t.task.workload.hash,
@@ -87,6 +105,7 @@ def tuning_json(result: TuneResult, ends: Ends, path: str) -> dict[str, Any]:
                 "known": t.known,
                 "failures": t.failures,
                 "first_error": t.first_error or None,
+                "kept": t.kept or None,
             }
             for t in result.tasks
         ],

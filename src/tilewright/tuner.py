@@ -24,9 +24,10 @@ from tilewright.results import TuneError as TuneError
 from tilewright.results import TuneResult as TuneResult
 from tilewright.runtime import missing_features
 from tilewright.schedules.target import Target
-from tilewright.session import SEARCH_SHARE, Search, Session, identity
+from tilewright.searches import Search
+from tilewright.session import Session
 from tilewright.tasks import Task, extract
-from tilewright.tuning_logs import Hit, Store
+from tilewright.tuning_logs import Hit, Miss, Store
 
 BUILDERS = min(2, os.cpu_count() or 1)
 """Candidates built side by side (timing always has the machine to itself)."""
@@ -118,40 +119,36 @@ class _Run:
     def _defaults(self, runner: Runner) -> None:
         """Candidate 0 of every task. This is done even where the budget is short: a task without a time cannot be ranked."""
         session = self.session
-        missing = [
-            (s, s.default)
-            for s in session.searches
-            if identity(s.default) not in s.known or s.progress.default_ns == float("inf")
-        ]
+        missing = [(s, s.default) for s in session.searches if not s.default_measured]
         session.measure(runner, missing, default=True)
 
     def _search_all(self, runner: Runner) -> str:
         session = self.session
         while True:
-            if session.left(SEARCH_SHARE) <= 0 or session.trials_left() <= 0:
-                return "budget"
             state = choose([s.progress for s in session.searches])
             if state is None:
                 return "every task is flat or used up"
             search = next(s for s in session.searches if s.progress is state)
-            chosen = session.strategy(search).ask(min(self.batch, session.trials_left()))
+            room = session.room(search)
+            if room <= 0:
+                return "budget"
+            chosen = session.strategy(search).ask(min(self.batch, room))
             if not chosen:
                 state.exhausted = True
                 continue
             before = state.best_ns
-            session.measure(runner, [(search, c) for c in chosen if identity(c) not in search.known])
+            session.measure(runner, [(search, c) for c in chosen if not session.told_again(search, c)])
             state.stale = 0 if state.best_ns < 0.985 * before else state.stale + 1
             session.learner.refit()
 
     def _result(self, search: Search) -> TaskResult:
         """Winner and times as the store sees them."""
-        session, w = self.session, search.task.workload
-        best = session.store.best(w.hash, session.fingerprint, session.policy_text)
-        best_ns, schedule = (best.time_ns, best.record.schedule) if isinstance(best, Hit) else (float("inf"), "")
-        ranking = session.store.top(w.hash, session.fingerprint, session.policy_text, n=1 << 16)
-        default = identity(search.default)
-        default_ns = next((h.time_ns for h in ranking if h.record.candidate == default), float("inf"))
-        others = sum(h.record.candidate != default for h in ranking) + search.abandoned
+        best = self.session.answer(search)
+        default_ns = float("inf") if best.default_ns is None else best.default_ns
+        if isinstance(best, Hit):
+            best_ns, schedule = best.time_ns, best.record.schedule
+        else:  # the default stays, if there is one
+            best_ns, schedule = default_ns, search.default_schedule if best.default_ns is not None else ""
         return TaskResult(
             search.task,
             default_ns,
@@ -161,7 +158,8 @@ class _Run:
             search.known_before,
             dict(search.failures),
             search.first_error,
-            others,
+            search.others,
+            str(best) if isinstance(best, Miss) else "",
         )
 
     def _check_valid(self) -> None:
