@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.workload import Workload
+from tilewright.schedules.guarded import guarded
 from tilewright.schedules.nest import Alloc, Buffer, Node, Parameter, Program, Seq, instructions, seq, walk
 from tilewright.schedules.opening import open_loop, resolve
 from tilewright.schedules.ordered_nest import ordered_nest
@@ -23,7 +24,7 @@ from tilewright.schedules.producers import local_buffer, output_buffer, produce,
 from tilewright.schedules.region import narrowed, ragged
 from tilewright.schedules.state import Dyn, State, start
 from tilewright.schedules.statements import Statements
-from tilewright.schedules.steps import Schedule, check
+from tilewright.schedules.steps import Schedule, Winograd, check
 
 MAX_INSTRUCTIONS = 8000
 """Vector instructions of a program (:func:`tilewright.schedules.nest.instructions`): what LLVM compiles
@@ -34,7 +35,14 @@ their axes asks for more memory than there is, and gains nothing."""
 
 
 def apply(workload: Workload, schedule: Schedule) -> Program:
-    """The loop program of ``workload`` under ``schedule``. Raises ScheduleError if a step is not legal."""
+    """The loop program of ``workload`` under ``schedule``: with an algorithm that does not hold for all numbers, behind a check
+    (:mod:`~tilewright.schedules.guarded`). Raises ScheduleError if a step is not legal."""
+    program = _apply(workload, schedule)
+    steps = [s for s in schedule.steps if isinstance(s, Winograd)]
+    return guarded(workload, steps, program, _apply) if steps else program
+
+
+def _apply(workload: Workload, schedule: Schedule) -> Program:
     parts = phases(workload, schedule)
     check(
         bool(parts),

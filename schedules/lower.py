@@ -12,14 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.graph.dtypes import SIZES
+from tilewright.graph.expr import Expr
 from tilewright.schedules import heap, maths
 from tilewright.schedules.emit import Function
-from tilewright.schedules.nest import Buffer, Loop, Node, Note, Parameter, Program, Seq
+from tilewright.schedules.nest import Buffer, If, Loop, Node, Note, Parameter, Program, Seq, walk
 from tilewright.schedules.pool import RUN
 from tilewright.schedules.write_addresses import ZERO_BYTES, ZEROS
 from tilewright.schedules.write_nodes import NodeWriter, constant_extent
 from tilewright.schedules.write_scope import Scope
 from tilewright.schedules.write_stores import ALIGN
+from tilewright.schedules.write_values import value
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +90,28 @@ class _Unit:
         self.thread_bytes = 0
         self.declares: set[str] = set()
         self.helpers: set[tuple[str, int, str]] = set()
+        self.parts = 0
 
     def entry(self, name: str, body: Node) -> list[str]:
         """``name`` calls one part after the other; a part whose outermost loop is parallel runs on all threads."""
-        parts = [n for n in (body.nodes if isinstance(body, Seq) else (body,)) if not isinstance(n, Note)]
         texts: list[str] = []
-        main = [f"define void @{name}(ptr %args) {{"]
-        for k, part in enumerate(parts):
-            loops, inner, total = _parallel(part)
+        main = [f"define void @{name}(ptr %args) {{", "entry:"]
+        self.parts = 0
+        self._calls(name, body, texts, main)
+        return [*texts, "\n".join([*main, "  ret void", "}"])]
+
+    def _calls(self, name: str, body: Node, texts: list[str], main: list[str]) -> None:
+        """The functions of the parts of ``body``, and in ``main`` their calls. A choice between parts is made there."""
+        for part in body.nodes if isinstance(body, Seq) else (body,):
+            if isinstance(part, Note):
+                continue
+            k = self.parts
+            self.parts += 1
             body_name = f"{name}.{k}"
+            if isinstance(part, If) and _has_regions(part):
+                self._choice(body_name, part, texts, main)
+                continue
+            loops, inner, total = _parallel(part)
             texts.append(self._body(body_name, loops, inner))
             if loops and self.threads > 1 and total > 1:
                 texts.append(self._worker(body_name))
@@ -105,7 +120,38 @@ class _Unit:
             else:
                 main += self._addresses(f"c{k}_", f"d{k}_")
                 main.append(self._call(body_name, f"c{k}_", f"i64 0, i64 {total}, i64 0"))
-        return [*texts, "\n".join([*main, "  ret void", "}"])]
+
+    def _choice(self, name: str, part: If, texts: list[str], main: list[str]) -> None:
+        """One side or the other, by a condition that a function of its own looks up."""
+        k = self.parts
+        texts.append(self._condition(name, part.condition))
+        main += self._addresses(f"c{k}_", f"d{k}_")
+        args = ", ".join(f"ptr %c{k}_{n}" for n in self.pointers)
+        main.append(f"  %if{k} = call i1 @{name}({args})")
+        main.append(f"  br i1 %if{k}, label %then{k}, label %else{k}")
+        for side, body in (("then", part.then), ("else", part.otherwise)):
+            main.append(f"{side}{k}:")
+            self.parts += 1
+            if body is not None:
+                self._calls(name, body, texts, main)
+            main.append(f"  br label %after{k}")
+        main.append(f"after{k}:")
+
+    def _condition(self, name: str, condition: Expr) -> str:
+        fn, scope = self._scope()
+        v = value(scope, condition)
+        self.declares |= fn.declares
+        pointers = ", ".join(f"ptr noalias %p{k}" for k in self.pointers)
+        head = f"define internal i1 @{name}({pointers}) noinline nounwind {{"
+        return "\n".join([head, "entry:", *fn.allocas, *fn.lines, f"  ret i1 {v.name}", "}"])
+
+    def _scope(self) -> tuple[Function, Scope]:
+        """A function of all tensors, to be written."""
+        fn = Function()
+        scope = Scope(fn, self.parameters, self.written, self.helpers)
+        for k, (tensor, dtype) in enumerate(self.parameters.items()):
+            scope.pointers[tensor] = (f"%p{k}", dtype)
+        return fn, scope
 
     def _addresses(self, pointer: str, place: str) -> list[str]:
         """Load the addresses in ``%args``; SSA names begin with ``pointer`` and ``place``."""
@@ -131,10 +177,7 @@ class _Unit:
         return "\n".join(lines)
 
     def _body(self, name: str, loops: list[Loop], inner: Node) -> str:
-        fn = Function()
-        scope = Scope(fn, self.parameters, self.written, self.helpers)
-        for k, (tensor, dtype) in enumerate(self.parameters.items()):
-            scope.pointers[tensor] = (f"%p{k}", dtype)
+        fn, scope = self._scope()
         mine = fn.op(f"mul i64 %tid, {_THREAD_BYTES}", "int64").name
         scratch = fn.op(f"getelementptr inbounds i8, ptr %p{self.pointers[-1]}, i64 {mine}", "int64").name
         writer = NodeWriter(scope, scratch)
@@ -147,6 +190,12 @@ class _Unit:
         pointers = ", ".join(f"ptr noalias %p{k}" for k in self.pointers)
         head = f"define internal void @{name}({pointers}, i64 %lo, i64 %hi, i64 %tid) noinline nounwind alignstack({ALIGN}) {{"
         return "\n".join([head, "entry:", *fn.allocas, *fn.lines, "  ret void", "}"])
+
+
+def _has_regions(part: If) -> bool:
+    """Whether a side of a choice has parallel parts, so that the choice is made outside of all functions of parts."""
+    sides = [n for n in (part.then, part.otherwise) if n is not None]
+    return any(isinstance(n, Loop) and n.kind == "parallel" for side in sides for n in walk(side))
 
 
 def _parallel(node: Node) -> tuple[list[Loop], Node, int]:
