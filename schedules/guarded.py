@@ -1,6 +1,6 @@
 """Algorithms that hold for ordinary numbers only, and what is computed for all others.
 
-Minimal filtering (:mod:`~tilewright.schedules.winograd`) adds and subtracts neighbours: one NaN or infinity would spread to a whole tile,
+Minimal filtering (:mod:`~tilewright.schedules.winograd`) adds and subtracts neighbours: one NaN or infinity would spread to a tile,
 and numbers near the largest would overflow where the sum as it is written does not. So a kernel that uses it first looks for the
 largest magnitude of what the transforms read, and where that is not far below overflow it runs the direct form instead::
 
@@ -103,7 +103,7 @@ def _operands(stages: Mapping[str, Stage], steps: Sequence[Winograd]) -> list[tu
         for e in (form.data, form.weights):
             for tensor in dict.fromkeys(x.tensor for x in loads(e)):
                 inside = _without_border(stages, tensor)
-                found.setdefault(inside, f"{step.stage}{len(found)}")
+                found.setdefault(inside, f"{step.stage}_{len(found)}")
     return list(found.items())
 
 

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers import Case, case, check, each_target, host, oracle, run
+from helpers import Case, case, check, each_target, host, oracle, run, runnable
+from tilewright.compiler import compile_graph
 from tilewright.cost_model.analysis import analyse
 from tilewright.graph import ops
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.measure.policy import Policy
+from tilewright.schedules.guarded import FAR, LARGEST, MOST
 from tilewright.schedules.steps import Schedule, ScheduleError, Winograd, parse
 from tilewright.schedules.target import Target
 from tilewright.schedules.winograd import LAYOUTS, TRANSFORMS, amplification, convolution, error_bound
@@ -120,7 +122,9 @@ def test_products_by_point_leave_no_choices_in_the_code(target: Target) -> None:
     c = conv(channels=8, filters=16, size=(8, 8))
     sketch = next(s for s in space(c.workload, target).sketches if s.name.startswith("winograd4"))
     program = check(c, sketch.schedule(sketch.preferred))
-    assert [b.name for b in program.packed] == [f"{reduction(c)}_mul_acc.pack0"]
+    weights, *checks = [b.name for b in program.packed]
+    assert weights == f"{reduction(c)}_mul_acc.pack0"
+    assert all(n.endswith((FAR, MOST)) for n in checks), "what is looked at once: the weights"
 
 
 @each_target
@@ -195,3 +199,72 @@ def test_it_can_be_forbidden(target: Target) -> None:
     assert Policy(algorithms="direct").identity() != Policy().identity()
     with pytest.raises(ValueError, match="algorithms: expected one of any, direct"):
         Policy(algorithms="fast")
+
+
+SPECIAL = [(np.nan,), (np.inf,), (-np.inf,), (np.inf, -np.inf, np.nan), (3e38,), (-1e30, 2e30)]
+
+
+@pytest.mark.parametrize("values", SPECIAL)
+@pytest.mark.parametrize(("size", "tile"), [((9, 14), 4), ((9, 14), 2), ((23,), 4)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_no_ordinary_number_stays_where_it_is(
+    values: tuple[float, ...], size: tuple[int, ...], tile: int, layout: str
+) -> None:
+    """FAULTS 5: one NaN spread to a whole tile (1024 instead of 576 outputs). At corners, edges and inside; numbers whose transforms
+    overflow too. All of it is what the sum as it is written gives."""
+    c = conv(channels=5, filters=6, size=size)
+    x = c.arrays["x0"].copy()
+    flat = x.reshape(5, -1)
+    for k, v in enumerate(values):
+        flat[k, [0, flat.shape[1] - 1, flat.shape[1] // 2 + k][k % 3]] = v
+    special = Case(c.workload, {**c.arrays, "x0": x}, oracle(c.workload, {**c.arrays, "x0": x}))
+    schedule = Schedule((Winograd(reduction(c), tile, layout),))
+    for target in runnable(2):
+        out, _ = run(special, schedule, 2, target)
+        with np.errstate(all="ignore"):
+            direct = run(special, parse(""), 2, target)[0]
+        np.testing.assert_array_equal(np.isnan(out), np.isnan(direct))
+        np.testing.assert_allclose(out, direct, rtol=1e-4, atol=1e-4)
+        if np.isnan(values[0]):
+            assert 0 < np.isnan(out).sum() <= 6 * 3 ** len(size)
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+def test_weights_are_looked_at_too(value: float, constant: bool) -> None:
+    """FAULTS 5, another member: once, where they are constant."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((1, 4, 10, 10)).astype(np.float32), rng.standard_normal((5, 4, 3, 3)).astype(np.float32)
+    w[2, 1, 0, 2] = value
+
+    def make(g: Graph) -> Tensor:
+        return ops.conv(g.input("x", x.shape), g.constant(w) if constant else g.input("w", w.shape), pads=(1, 1, 1, 1))
+
+    c = case(make, {"x": x, "w": w})
+    name = next(s.output for s in c.workload.stages.values() if s.reducer)
+    out, program = run(c, Schedule((Winograd(name, 4, "tiles"),)))
+    direct = run(c, parse(""))[0]
+    np.testing.assert_array_equal(np.isnan(out), np.isnan(direct))
+    np.testing.assert_allclose(out, direct, rtol=1e-5, atol=1e-5)
+    assert any(b.name.endswith(MOST) for b in program.packed) == constant
+
+
+def test_a_default_compile_keeps_nan_where_it_is() -> None:
+    """FAULTS 5, as a user sees it: 3x3 outputs of each of 64 channels, not a tile of them."""
+    rng = np.random.default_rng(0)
+    g = Graph()
+    w = g.constant(rng.standard_normal((64, 64, 3, 3)).astype(np.float32))
+    g.output(ops.conv(g.input("x", (1, 64, 56, 56)), w, pads=(1, 1, 1, 1)))
+    model = compile_graph(g, host(2))
+    assert "winograd" in model.compiled.kernels[0].schedule
+    x = rng.standard_normal((1, 64, 56, 56)).astype(np.float32)
+    x[0, 3, 21, 30] = np.nan
+    assert np.isnan(model(x)[0]).sum() == 64 * 9
+
+
+def test_the_check_is_printed() -> None:
+    """What a kernel does with other numbers stands in its program."""
+    c = conv(channels=5, filters=6, size=(9, 14))
+    program = str(check(c, Schedule((Winograd(reduction(c), 4, "channels"),))))
+    assert f"{reduction(c)}_0_most[0] < {LARGEST['float32']}" in program
+    assert "else:" in program
