@@ -67,7 +67,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "mod": np.remainder, "fmod": np.fmod, "max": np.maximum, "min": np.minimum, "pow": _power, "lt": np.less,
     "le": np.less_equal, "eq": np.equal, "ne": np.not_equal, "and": np.logical_and, "or": np.logical_or,
     "xor": np.logical_xor, "bitand": np.bitwise_and, "bitor": np.bitwise_or, "bitxor": np.bitwise_xor,
-    "shl": np.left_shift, "shr": np.right_shift,
+    "shl": np.left_shift, "shr": np.right_shift, "bounded": lambda a, n: np.clip(a, 0, n - 1),
 }  # fmt: skip
 _UNARY: dict[str, Callable[[Any], Any]] = {
     "exp": np.exp, "log": np.log, "tanh": np.tanh, "sigmoid": _sigmoid, "sqrt": np.sqrt,

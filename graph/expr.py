@@ -33,6 +33,8 @@ MATHS = frozenset(
 ROUNDING = frozenset({"floor", "ceil", "round", "trunc"})
 UNARY = MATHS | ROUNDING | frozenset({"neg", "abs", "not", "isnan", "isinf", "bitnot"})
 BITWISE = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})
+BOUNDED = "bounded"
+"""An index and what it must be below (:mod:`tilewright.graph.bounds`)."""
 _INTEGER_ONLY = BITWISE | {"floordiv", "mod"}
 
 
@@ -205,6 +207,8 @@ def binary(kind: str, a: Operand, b: Operand) -> Expr:
     x, y = _pair(a, b, kind)
     if kind in COMPARE:
         result = "bool"
+    elif kind == BOUNDED and x.dtype == "int64" and isinstance(y, Const):
+        return Op("int64", kind, (x, y))
     elif kind in BINARY or kind in BITWISE or (kind in LOGICAL and x.dtype == "bool"):
         result = x.dtype
     else:

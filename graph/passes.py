@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.graph.bounds import bound_indices
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.edits import eliminate_dead, rebuilt, retargeted
 from tilewright.graph.folding import Folding, fold_constants
@@ -49,6 +50,7 @@ def optimise(graph: Graph) -> Graph:
     clean = (simplify, fold, common_subexpressions, absorb_unit_views)
     for step in (eliminate_dead, fold, *clean, fold_scaling, *clean, sink_views, *clean):
         graph = step(graph)
+    graph = bound_indices(graph)
     graph.clean = True
     return graph
 

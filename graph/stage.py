@@ -96,17 +96,17 @@ class Stage:
         for n, extent in self.axes + self.reduce:
             if extent < 1:
                 raise GraphError(f"stage {self.output}: expected an extent of at least 1 for axis {n}; got {extent}")
-        if self.points > MOST_POINTS:
-            raise GraphError(
-                f"stage {self.output}: expected at most {MOST_POINTS} points (the product of all extents); got {self.points} "
-                f"({' x '.join(str(e) for _, e in self.axes + self.reduce)})"
-            )
         if bool(self.reduce) != (self.reducer is not None):
             raise GraphError(f"stage {self.output}: expected a reducer exactly when there are reduction axes")
         if isinstance(self.reducer, Scan | Select):
             self._check_ordered(self.reducer)
         elif self.reducer is not None and self.reducer not in REDUCERS:
             raise GraphError(f"stage {self.output}: expected a reducer of {', '.join(REDUCERS)}; got {self.reducer!r}")
+        if self.points > MOST_POINTS:
+            raise GraphError(
+                f"stage {self.output}: expected at most {MOST_POINTS} points (the product of all extents); got {self.points} "
+                f"({' x '.join(str(e) for _, e in self.axes + self.reduce)})"
+            )
         unknown = variables(self.body) - set(names)
         if unknown:
             raise GraphError(f"stage {self.output}: body uses {sorted(unknown)}, which are no axes of it ({names})")

@@ -13,6 +13,7 @@ from tilewright.graph.graph import Array
 from tilewright.measure.timing import Subject
 from tilewright.schedules import jit
 from tilewright.schedules.kernel import NAME, Built
+from tilewright.schedules.write_bounds import NOTE_BYTES
 
 GUARD = 4096
 CANARY = 0xC5
@@ -116,7 +117,7 @@ class Harness:
         buffers = dict(shared or {})
         if _SCRATCH not in buffers:
             layout = self.built.layout
-            buffers[_SCRATCH] = Guarded(max(64, layout.thread_bytes * self.built.target.threads), len(layout.names))
+            buffers[_SCRATCH] = Guarded(NOTE_BYTES + layout.thread_bytes * self.built.target.threads, len(layout.names))
         return Bound(self, inputs, buffers)
 
     def prepare(self, bound: Bound) -> None:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 from tilewright.graph.dtypes import FLOATS, INTS, int_range
-from tilewright.graph.expr import COMPARE, ROUNDING, Const, Expr, Load, Op, Var
+from tilewright.graph.expr import BOUNDED, COMPARE, ROUNDING, Const, Expr, Load, Op, Var
 from tilewright.graph.ordered import Scan, Select
 from tilewright.graph.stage import Stage, View, identity
 from tilewright.graph.traverse import walk
@@ -139,6 +139,8 @@ class Ranges:
         if e.kind in _BINARY:
             return _BINARY[e.kind](*args)
         a = args[0]
+        if e.kind == BOUNDED:
+            return a  # inputs are made such that it is inside
         if e.kind == "select":
             if a[0] == a[1]:
                 return args[1] if a[0] else args[2]

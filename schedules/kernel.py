@@ -18,6 +18,7 @@ from tilewright.schedules.lower import Layout, Lowered, lower, module
 from tilewright.schedules.nest import Program
 from tilewright.schedules.steps import Schedule
 from tilewright.schedules.target import Target
+from tilewright.schedules.write_bounds import NOTE_BYTES
 
 NAME = "kernel"
 
@@ -38,10 +39,11 @@ class Built:
         return self.lowered.layout
 
 
-def build(workload: Workload, schedule: Schedule, target: Target, name: str = NAME) -> Built:
-    """Apply and lower a schedule. Raises ScheduleError if the schedule does not fit the workload."""
+def build(workload: Workload, schedule: Schedule, target: Target, name: str = NAME, number: int = 0) -> Built:
+    """Apply and lower a schedule; ``number`` tells the kernel from others of a model. Raises ScheduleError if the schedule does not
+    fit the workload."""
     program = apply(workload, schedule)
-    return Built(workload, schedule, target, program, lower(program, name, target.threads))
+    return Built(workload, schedule, target, program, lower(program, name, target.threads, number))
 
 
 def aligned(nbytes: int, align: int = 64, offset: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -86,7 +88,7 @@ class Kernel:
         self._own = {
             n: aligned(size) for n, size in zip(layout.names, layout.nbytes, strict=True) if n not in self._external
         }
-        self._thread = aligned(max(64, layout.thread_bytes * built.target.threads))
+        self._thread = aligned(NOTE_BYTES + layout.thread_bytes * built.target.threads)
         self._args = (ctypes.c_void_p * (len(layout.names) + 1))()
         self._args[len(layout.names)] = self._thread.ctypes.data
         for k, n in enumerate(layout.names):

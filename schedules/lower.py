@@ -18,6 +18,7 @@ from tilewright.schedules.emit import Function
 from tilewright.schedules.nest import Buffer, If, Loop, Node, Note, Parameter, Program, Seq, walk
 from tilewright.schedules.pool import RUN
 from tilewright.schedules.write_addresses import ZERO_BYTES, ZEROS
+from tilewright.schedules.write_bounds import NOTE_BYTES
 from tilewright.schedules.write_nodes import NodeWriter, constant_extent
 from tilewright.schedules.write_scope import Scope
 from tilewright.schedules.write_stores import ALIGN
@@ -32,7 +33,7 @@ class Layout:
     names: tuple[str, ...]
     nbytes: tuple[int, ...]
     thread_bytes: int
-    """Scratch of one thread; the last address of ``args`` points to ``threads`` times this."""
+    """Scratch of one thread; the last address of ``args`` points to ``NOTE_BYTES`` and ``threads`` times this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,13 @@ class Lowered:
     layout: Layout
 
 
-def lower(program: Program, name: str, threads: int) -> Lowered:
-    """The functions ``name`` (run) and ``name.prepare`` of a program, for up to ``threads`` threads."""
+def lower(program: Program, name: str, threads: int, number: int = 0) -> Lowered:
+    """The functions ``name`` (run) and ``name.prepare`` of a program, for up to ``threads`` threads; ``number`` tells the kernel from
+    others of a model."""
     params: list[Parameter | Buffer] = [*program.inputs, program.output, *program.packed, *program.shared]
     nbytes = tuple(p.size * SIZES[p.dtype] for p in params)
     written = frozenset({b.name for b in program.packed} | {program.output.name})
-    unit = _Unit({p.name: p.dtype for p in params}, written, threads)
+    unit = _Unit({p.name: p.dtype for p in params}, written, threads, number)
     texts = unit.entry(f"{name}.prepare", program.prepare) + unit.entry(name, program.body)
     layout = Layout(tuple(p.name for p in params), nbytes, unit.thread_bytes)
     texts = [t.replace(_THREAD_BYTES, str(unit.thread_bytes)) for t in texts]
@@ -82,10 +84,11 @@ class _Unit:
     """The functions of one kernel. Their pointer parameters are the tensors ``parameters`` and, last, the
     scratch."""
 
-    def __init__(self, parameters: dict[str, str], written: frozenset[str], threads: int) -> None:
+    def __init__(self, parameters: dict[str, str], written: frozenset[str], threads: int, number: int) -> None:
         self.parameters = parameters
         self.written = written
         self.threads = threads
+        self.number = number
         self.pointers = range(len(parameters) + 1)
         self.thread_bytes = 0
         self.declares: set[str] = set()
@@ -151,6 +154,7 @@ class _Unit:
         scope = Scope(fn, self.parameters, self.written, self.helpers)
         for k, (tensor, dtype) in enumerate(self.parameters.items()):
             scope.pointers[tensor] = (f"%p{k}", dtype)
+        scope.notes = (f"%p{self.pointers[-1]}", self.number)
         return fn, scope
 
     def _addresses(self, pointer: str, place: str) -> list[str]:
@@ -179,6 +183,7 @@ class _Unit:
     def _body(self, name: str, loops: list[Loop], inner: Node) -> str:
         fn, scope = self._scope()
         mine = fn.op(f"mul i64 %tid, {_THREAD_BYTES}", "int64").name
+        mine = fn.op(f"add i64 {mine}, {NOTE_BYTES}", "int64").name
         scratch = fn.op(f"getelementptr inbounds i8, ptr %p{self.pointers[-1]}, i64 {mine}", "int64").name
         writer = NodeWriter(scope, scratch)
         if loops:

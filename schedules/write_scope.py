@@ -27,6 +27,8 @@ class Scope:
     parameters: Mapping[str, str]
     written: frozenset[str]
     helpers: set[tuple[str, int, str]]
+    notes: tuple[str, int] = ("null", 0)
+    """Where indices outside are noted (:mod:`tilewright.schedules.write_bounds`), and the number of the kernel."""
     pointers: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Address and type of every tensor."""
     registers: set[str] = field(default_factory=set)

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from functools import reduce
 
 from tilewright.graph.affine import Affine
-from tilewright.graph.expr import Const, Expr, Load, Op, binary
+from tilewright.graph.expr import BOUNDED, Const, Expr, Load, Op, binary
 from tilewright.graph.traverse import loads, variables
 from tilewright.schedules import write_memory as memory
 from tilewright.schedules.emit import Value, splat_literal
 from tilewright.schedules.scalar import operate
+from tilewright.schedules.write_bounds import bounded
 from tilewright.schedules.write_scope import Scope
 
 _SIGNED = {"lt": "slt", "le": "sle", "eq": "eq", "ne": "ne"}
@@ -40,6 +41,8 @@ def value(scope: Scope, e: Expr) -> Value:
     assert isinstance(e, Op)  # a variable is affine
     if e.kind == "select":
         return _select(scope, e)
+    if e.kind == BOUNDED:
+        return bounded(scope, e, value(scope, e.args[0]))
     if e.kind in _SIGNED and e.args[0].dtype == "int64":
         quick = _compare_index(scope, e)
         if quick is not None:

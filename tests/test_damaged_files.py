@@ -14,8 +14,9 @@ import pytest
 
 import damaged
 
+pytestmark = pytest.mark.workers
 
-@pytest.mark.slow
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limits for a process that it starts")
 @pytest.mark.parametrize("name", damaged.PROPERTIES)
 def test_damaged_files(name: str, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from tilewright.tasks import default_for, extract
 from tilewright.tuner import Budget, tune
 from tilewright.tuning_logs import Store
 
+pytestmark = pytest.mark.workers
+
 DEFAULTS = {str(default_for(t.workload, TARGET).schedule) for t in extract(model(), TARGET)}
 CAUSE = "the worker ended (exit code 7)\nline two of the cause"
 

@@ -20,6 +20,8 @@ from test_onnx_import import BOOL, FLOAT, INT64, make_model, node, random  # noq
 from tilewright.graph import GraphError, evaluate  # noqa: E402
 from tilewright.graph.onnx import ImportFailure, UnsupportedError, import_onnx  # noqa: E402
 
+pytestmark = pytest.mark.workers
+
 ONE = tilewright.Target.host(threads=1)
 
 

@@ -19,6 +19,8 @@ from tilewright.compiled import ModelError
 from tilewright.files import DRAFT, WriteError, refuse_unwritable, replacing
 from tilewright.tuning_logs import Store, export_jsonl
 
+pytestmark = pytest.mark.workers
+
 SHAPE = ("--shape", "x=4,8", "--threads", "1")
 
 

@@ -18,6 +18,8 @@ from test_cli import call, refused, tiny
 from tilewright.measure.lock import device_lock
 from tilewright.tuning_logs import Store, StoreError
 
+pytestmark = pytest.mark.workers
+
 SHAPE = ("--shape", "x=4,8", "--threads", "1")
 
 

@@ -16,6 +16,8 @@ from program import command, environment, run
 from test_cli import tiny
 from tilewright.measure.scratch import OWNER, PREFIX, Scratch, sweep
 
+pytestmark = pytest.mark.workers
+
 HOLDER = """
 import sys, time
 from tilewright.measure.scratch import Scratch

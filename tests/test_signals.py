@@ -11,6 +11,8 @@ from program import interrupted
 from test_cli import tiny
 from tilewright.tuning_logs import Store
 
+pytestmark = pytest.mark.workers
+
 LONG = ("--shape", "x=3000,8", "--threads", "1", "--strategy", "exhaustive")
 
 

@@ -20,6 +20,8 @@ from tilewright.measure.memory import MemoryLimit
 from tilewright.schedules.target import MOST_THREADS, Target, TargetError
 from tilewright.search_space.strategy import LARGEST_SEED, SearchConfig
 
+pytestmark = pytest.mark.workers
+
 HUGE = 99_999_999_999
 TARGET = Target.host(threads=1)
 

@@ -116,7 +116,7 @@ def test_schedules_that_ask_for_memory_without_bound() -> None:
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("threads = 1000000", "threads of target 'x': expected an integer of at most 4096"),
+        ("threads = 1000000", "threads of target 'x': expected an integer of at most 1024"),
         ("vector_bits = 1000000000000000000", "vector_bits of target 'x': expected an integer of at most 65536"),
         ("l1d_bytes = 1000000000000000000", "l1d_bytes of target 'x': expected an integer of at most"),
         ("l1d_bytes = nan", "expected an integer"),

@@ -167,7 +167,7 @@ def test_mistakes_are_refused_with_what_was_expected() -> None:
         Target.load("zen9")
     with pytest.raises(TargetError, match=r"dtype of a lane count: expected .*float64.*; got 'complex64'"):
         Target.load("zen3").lanes("complex64")
-    with pytest.raises(TargetError, match=r"threads of target 'zen3': expected an integer from 1 to 1024; got 0"):
+    with pytest.raises(TargetError, match=r"threads of target 'zen3': expected an integer of at least 1; got 0"):
         Target.load("zen3").with_threads(0)
     with pytest.raises(TargetError, match=r"family of target 'zen3': expected .*cpu, cuda, rocm; got 'fpga'"):
         Target.from_mapping({**zen3, "family": "fpga"})

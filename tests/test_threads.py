@@ -23,6 +23,8 @@ from tilewright.runtime import Executable
 from tilewright.schedules.pool import pool
 from tilewright.schedules.target import Target
 
+pytestmark = pytest.mark.workers
+
 
 def chain(threads: int = 1, width: int = 96) -> Executable:
     """Three products with what lies between them in the arena; at several threads, each is a region of the pool."""

@@ -182,8 +182,8 @@ class Store:
         of_family = sa.and_(CONTEXTS.c.family == family, CONTEXTS.c.target_hash == asked.key.target_hash)
         with self._transaction() as connection:
             rows = connection.execute(sa.select(CONTEXTS).where(of_family)).all()
-            texts = {row.workload_hash: said for row in rows if (said := shared(row)) is not None}
-            hashes = {name for name, said in texts.items() if answers(said.policy, asked.policy)}
+            texts = [(row.workload_hash, said) for row in rows if (said := shared(row)) is not None]
+            hashes = {name for name, said in texts if answers(said.policy, asked.policy)}
             keys = [asked.key._replace(workload_hash=name) for name in sorted(hashes)]
             found = [Candidates(connection, self._reader, key, asked.policy).verdict() for key in keys]
             return [hit(v.winner, asked.target, v) for v in found if v.winner is not None]

@@ -98,7 +98,7 @@ def _choose(
             if isinstance(answer, str):
                 misses[key] = _Missed(answer, False)
                 continue
-            kernels[key] = build(g.workload, answer.schedule, target, f"k{k}")
+            kernels[key] = build(g.workload, answer.schedule, target, f"k{k}", k)
             chosen[key] = answer
         except ScheduleError as error:
             misses[key] = _Missed(f"its record does not apply to this version: {error}", True)
@@ -108,7 +108,7 @@ def _choose(
             schedule = default_for(g.workload, target, algorithms).schedule
             why = misses[key].why if key in misses else "it runs once, when the model is loaded"
             chosen[key] = Choice(schedule, "default", why)
-            kernels[key] = build(g.workload, schedule, target, f"k{k}")
+            kernels[key] = build(g.workload, schedule, target, f"k{k}", k)
     return chosen, {key: kernels[key] for key in first}
 
 

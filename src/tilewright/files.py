@@ -100,7 +100,7 @@ def claimed(path: Path) -> BinaryIO:
     Where the file system has no locks the file is not locked, and never counts as abandoned. Raises OSError.
     """
     unnamed = path.with_name(f".tilewright-{uuid.uuid4().hex}")
-    stream = unnamed.open("xb")
+    stream = unnamed.open("x+b")
     try:
         with contextlib.suppress(OSError):
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,8 +15,23 @@ from collections.abc import Callable, Sequence
 
 from tilewright.compiled import Array, Compiled, ModelError, Slot
 from tilewright.schedules.kernel import PAGE, aligned
+from tilewright.schedules.write_bounds import NOTE_BYTES
 
 _serials = itertools.count(1)
+
+
+class IndexOutsideError(ModelError, IndexError):
+    """An index that is data lies outside of the tensor that it chooses from: of kernel ``number``, which wanted one below ``limit``."""
+
+    def __init__(self, number: int, index: int, limit: int, where: str = "") -> None:
+        super().__init__(number, index, limit, where)
+        self.number, self.index, self.limit, self.where = number, index, limit, where
+
+    def __str__(self) -> str:
+        return (
+            f"{self.where or f'kernel {self.number}'}: expected an index from 0 to {self.limit - 1} (negative ones count from the end, "
+            f"where the operator has it so); got {self.index}, which lies outside; the outputs of this call mean nothing"
+        )
 
 
 class Binding:
@@ -34,12 +49,14 @@ class Binding:
 class Frame:
     """An address table with its arena and scratch. One call at a time."""
 
-    __slots__ = ("_arena", "_bound", "_run", "_scratch", "_table", "address")
+    __slots__ = ("_arena", "_bound", "_note", "_run", "_scratch", "_table", "address")
 
     def __init__(self, compiled: Compiled, shared: dict[int, int], run: Callable[[int], None]) -> None:
         self._run = run
         self._arena = allocated(compiled.arena_bytes + 64, PAGE, PAGE // 4)
-        self._scratch = allocated(compiled.thread_bytes * compiled.target.threads + 64)
+        self._scratch = allocated(compiled.thread_bytes * compiled.target.threads + NOTE_BYTES)
+        self._note = (ctypes.c_int64 * 3).from_address(self._scratch.ctypes.data)
+        self._note[0] = 0
         self._table = (ctypes.c_void_p * max(1, len(compiled.slots)))()
         self._bound = 0
         """Serial number of the binding that the table points to. (A frame keeps no arrays alive.)"""
@@ -59,6 +76,15 @@ class Frame:
                 self._table[k] = address
             self._bound = binding.serial
         self._run(self.address)
+        if self._note[0]:
+            self.outside()
+
+    def outside(self) -> None:
+        """Raise IndexOutsideError for what the machine code noted: an index that is data and lies outside of its tensor."""
+        number, index, limit = self._note
+        self._note[0] = 0
+        if number:
+            raise IndexOutsideError(number - 1, index, limit)
 
 
 class Frames:
@@ -85,9 +111,11 @@ class Frames:
     def prepare(self, run: Callable[[int], None]) -> None:
         """Fill what is packed from constants, by the model's function for that; once, before any call."""
         run(self._idle[0].address)
+        self._idle[0].outside()
 
     def call(self, binding: Binding) -> None:
-        """One call, in a frame of its own. Raises ModelError if another call is running and there is no memory for a second one."""
+        """One call, in a frame of its own. Raises ModelError if another call is running and there is no memory for a second one, and
+        IndexOutsideError."""
         try:
             frame = self._idle.pop()
         except IndexError:

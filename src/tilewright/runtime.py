@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.arrays import as_input, check_bound
 from tilewright.compiled import Array, Compiled, ModelError, Port
-from tilewright.frames import Binding, Frames
+from tilewright.frames import Binding, Frames, IndexOutsideError
 from tilewright.graph.dtypes import numpy_dtype
 from tilewright.graph.stage import TensorType
 from tilewright.measure import shortage
@@ -62,7 +62,10 @@ class Executable:
             raise ModelError(f"the model {lacking}; give smaller shapes or fewer threads, or use a larger machine")
         self._code = _load(compiled)
         self._frames = Frames(compiled, self._code.function(MODEL))
-        self._frames.prepare(self._code.function(PREPARE))
+        try:
+            self._frames.prepare(self._code.function(PREPARE))
+        except IndexOutsideError as error:
+            raise self._named(error) from None
         self._names = frozenset(p.name for p in compiled.inputs)
         self._output_types = [TensorType(p.shape, p.dtype) for p in compiled.outputs]
         self._mine = threading.local()
@@ -103,7 +106,7 @@ class Executable:
             raise ModelError(f"inputs: missing {missing}, unknown {unknown}; expected {[p.name for p in self.inputs]}")
         arrays = [as_input(p, inputs[p.name]) for p in self.inputs]
         outputs = self.allocate()
-        self._frames.call(self._frames.binding(arrays, outputs))
+        self._call(self._frames.binding(arrays, outputs))
         return outputs
 
     def allocate(self) -> list[Array]:
@@ -131,7 +134,19 @@ class Executable:
             binding: Binding = self._mine.binding
         except AttributeError:
             raise ModelError("invoke: expected arrays bound by this thread; call bind(inputs, outputs) first") from None
-        self._frames.call(binding)
+        self._call(binding)
+
+    def _call(self, binding: Binding) -> None:
+        try:
+            self._frames.call(binding)
+        except IndexOutsideError as error:
+            raise self._named(error) from None
+
+    def _named(self, error: IndexOutsideError) -> IndexOutsideError:
+        """The error with the operator whose index it is."""
+        found = next((k for k in self.compiled.kernels if k.name == f"k{error.number}"), None)
+        where = f"{found.origin} ({found.describe})" if found is not None else "what is computed once"
+        return IndexOutsideError(error.number, error.index, error.limit, where)
 
     def time(self, min_seconds: float = 0.3, min_calls: int = 5) -> float:
         """Median seconds of a call on what this thread has bound (on random arrays, aligned as :meth:`allocate_inputs` aligns them,
@@ -141,12 +156,12 @@ class Executable:
         if binding is None:
             rng = np.random.default_rng(0)
             binding = self._frames.binding([random_input(p, rng) for p in self.inputs], self.allocate())
-        self._frames.call(binding)
+        self._call(binding)
         samples: list[float] = []
         start = time.perf_counter()
         while len(samples) < min_calls or time.perf_counter() - start < min_seconds:
             before = time.perf_counter()
-            self._frames.call(binding)
+            self._call(binding)
             samples.append(time.perf_counter() - before)
         return float(np.median(samples))
 
