@@ -1,8 +1,8 @@
 """Indices that are data: what is not known to lie inside a tensor is looked at when it is used.
 
 A load whose index comes from other tensors may ask for any place. Where interval arithmetic does not show that it lies inside, the
-index ``e`` becomes ``bounded(e, n)``: ``e`` itself from 0 up to ``n``, and elsewhere 0 and an error of the call, which names the operator,
-the index and the range. So no other memory is ever touched.
+index ``e`` becomes ``bounded(e, n)``: ``e`` itself from 0 up to ``n``, and elsewhere 0 and an error of the call, which names the
+operator, the index and the range. So no other memory is ever touched.
 """
 
 from __future__ import annotations

@@ -74,7 +74,8 @@ def guarded(workload: Workload, steps: Sequence[Winograd], main: Program, apply:
         once.append({n for n, _, _ in own.inputs} <= constants)
     direct = _renamed(_direct(workload, apply), workload)
     packed, shared = list(main.packed), list(main.shared)
-    prepare, body = [main.prepare, direct.prepare], []
+    prepare: list[Node] = [main.prepare, direct.prepare]
+    body: list[Node] = []
     for program, first in zip(checks, once, strict=True):
         check(not program.packed, f"{program.output.name}: expected a check that packs nothing")
         scope = "packed" if first else "shared"

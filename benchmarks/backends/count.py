@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.backends.vocabulary import Value
+from benchmarks.backends.vocabulary import Array, Value
 
 
 class CountOps:
@@ -135,3 +135,37 @@ class CountOps:
         shape = list(x)
         shape[axis] //= parts
         return [tuple(shape)] * parts
+
+    def top_k(self, x: Value, k: int) -> Value:
+        self._map(1, x)
+        return (*x[:-1], k)
+
+    def cumulative_sum(self, x: Value, axis: int) -> Value:
+        return self._map(1, x)
+
+    def einsum(self, equation: str, *operands: Value) -> Value:
+        inputs, output = equation.split("->")
+        sizes = {
+            c: d
+            for term, shape in zip(inputs.split(","), operands, strict=True)
+            for c, d in zip(term, shape, strict=True)
+        }
+        self.calls += 1
+        arrays = [np.broadcast_to(np.float32(0), shape) for shape in operands]
+        cost = float(
+            str(np.einsum_path(equation, *arrays, optimize="optimal")[1]).split("Optimized FLOP count:")[1].split()[0]
+        )
+        self.contraction += int(cost)
+        return tuple(sizes[c] for c in output)
+
+    def gather(self, x: Value, rows: Value) -> Value:
+        self.calls += 1
+        return (*rows, *x[1:])
+
+    def scatter(self, x: Value, rows: Array, updates: Value) -> Value:
+        self.calls += 1
+        return x
+
+    def pad_reflect(self, x: Value, width: int) -> Value:
+        self.calls += 1
+        return (*x[:-2], x[-2] + 2 * width, x[-1] + 2 * width)

@@ -143,3 +143,25 @@ class NumpyOps(ArrayOps):
 
     def split(self, x: Value, parts: int, axis: int) -> Sequence[Value]:
         return list(self.xp.split(x, parts, axis))
+
+    def top_k(self, x: Value, k: int) -> Value:
+        if k == x.shape[-1]:
+            return -np.sort(-x, axis=-1)
+        return -np.sort(np.partition(-x, k, axis=-1)[..., :k], axis=-1)
+
+    def cumulative_sum(self, x: Value, axis: int) -> Value:
+        return self.xp.cumsum(x, axis=axis)
+
+    def einsum(self, equation: str, *operands: Value) -> Value:
+        return self.xp.einsum(equation, *operands, optimize=True)
+
+    def gather(self, x: Value, rows: Value) -> Value:
+        return x[rows.astype(np.int64)]
+
+    def scatter(self, x: Value, rows: Array, updates: Value) -> Value:
+        y = x.copy()
+        y[rows] = updates
+        return y
+
+    def pad_reflect(self, x: Value, width: int) -> Value:
+        return self.xp.pad(x, [(0, 0)] * (x.ndim - 2) + [(width, width)] * 2, mode="reflect")

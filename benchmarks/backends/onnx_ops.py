@@ -29,7 +29,7 @@ class OnnxOps:
         self.nodes.append(self._helper.make_node(kind, names, made, **attributes))
         return made[0] if outputs == 1 else made
 
-    def _constant(self, value: float | Array | list[int]) -> str:
+    def _constant(self, value: Any) -> str:
         name = f"c{len(self.weights)}"
         self.weights[name] = np.asarray(value, np.int64 if isinstance(value, list) else np.float32)
         return name
@@ -141,3 +141,23 @@ class OnnxOps:
     def split(self, x: Value, parts: int, axis: int) -> Sequence[Value]:
         made: Sequence[Value] = self.node("Split", x, outputs=parts, axis=axis, num_outputs=parts)
         return made
+
+    def top_k(self, x: Value, k: int) -> Value:
+        values: Value = self.node("TopK", x, self._constant([k]), outputs=2, axis=-1)[0]
+        return values
+
+    def cumulative_sum(self, x: Value, axis: int) -> Value:
+        return self.node("CumSum", x, self._constant([axis]))
+
+    def einsum(self, equation: str, *operands: Value) -> Value:
+        return self.node("Einsum", *operands, equation=equation)
+
+    def gather(self, x: Value, rows: Value) -> Value:
+        return self.node("Gather", x, rows, axis=0)
+
+    def scatter(self, x: Value, rows: Array, updates: Value) -> Value:
+        return self.node("ScatterND", x, self._constant(rows[:, None].tolist()), updates)
+
+    def pad_reflect(self, x: Value, width: int) -> Value:
+        around = [0, 0, width, width]
+        return self.node("Pad", x, self._constant([*around, *around]), mode="reflect")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from benchmarks.backends.vocabulary import Array, Value, causal_mask
 from tilewright.graph import ops
 from tilewright.graph.graph import Graph, Tensor
@@ -107,12 +109,34 @@ class TilewrightOps:
     def split(self, x: Value, parts: int, axis: int) -> Sequence[Value]:
         return list(ops.split(x, [x.shape[axis] // parts] * parts, axis))
 
+    def top_k(self, x: Value, k: int) -> Value:
+        return ops.top_k(x, k)[0]
 
-def tilewright_graph(tensors: Sequence[tuple[str, tuple[int, ...], Array | None]], body: Any) -> Graph:
-    """The graph of a workload: inputs, and constants where an array is given."""
+    def cumulative_sum(self, x: Value, axis: int) -> Value:
+        return ops.cumulative_sum(x, axis)
+
+    def einsum(self, equation: str, *operands: Value) -> Value:
+        return ops.einsum(equation, *operands)
+
+    def gather(self, x: Value, rows: Value) -> Value:
+        return ops.gather(x, rows, 0)
+
+    def scatter(self, x: Value, rows: Array, updates: Value) -> Value:
+        width = x.type.size // x.shape[0]
+        places = rows[:, None] * width + np.arange(width)
+        return ops.scatter_constant(x, updates, places)
+
+    def pad_reflect(self, x: Value, width: int) -> Value:
+        around = [0] * (x.rank - 2) + [width] * 2
+        return ops.pad(x, around, around, mode="reflect")
+
+
+def tilewright_graph(tensors: Sequence[tuple[str, tuple[int, ...], Array | str | None]], body: Any) -> Graph:
+    """The graph of a workload: constants where an array is given, else inputs of the type named (float32)."""
     g = Graph()
     values: list[Tensor] = [
-        g.input(name, shape) if array is None else g.constant(array, name) for name, shape, array in tensors
+        g.constant(array, name) if isinstance(array, np.ndarray) else g.input(name, shape, array or "float32")
+        for name, shape, array in tensors
     ]
     g.output(body(TilewrightOps(), *values), "y")
     return g

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from benchmarks.backends.vocabulary import ArrayOps, Value
+from benchmarks.backends.vocabulary import Array, ArrayOps, Value
 
 
 class TorchOps(ArrayOps):
@@ -95,3 +95,23 @@ class TorchOps(ArrayOps):
 
     def split(self, x: Value, parts: int, axis: int) -> Sequence[Value]:
         return list(x.chunk(parts, axis))
+
+    def top_k(self, x: Value, k: int) -> Value:
+        return x.topk(k, -1).values
+
+    def cumulative_sum(self, x: Value, axis: int) -> Value:
+        return x.cumsum(axis)
+
+    def einsum(self, equation: str, *operands: Value) -> Value:
+        return self.torch.einsum(equation, *operands)
+
+    def gather(self, x: Value, rows: Value) -> Value:
+        return x.index_select(0, rows)
+
+    def scatter(self, x: Value, rows: Array, updates: Value) -> Value:
+        y = x.clone()
+        y[self.torch.from_numpy(rows)] = updates
+        return y
+
+    def pad_reflect(self, x: Value, width: int) -> Value:
+        return self.f.pad(x, [width] * 4, mode="reflect")

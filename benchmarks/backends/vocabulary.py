@@ -109,6 +109,24 @@ class Ops(Protocol):
     def split(self, x: Value, parts: int, axis: int) -> Sequence[Value]:
         """Equal parts."""
 
+    def top_k(self, x: Value, k: int) -> Value:
+        """The ``k`` largest along the last axis, in order."""
+
+    def cumulative_sum(self, x: Value, axis: int) -> Value:
+        """Running sums."""
+
+    def einsum(self, equation: str, *operands: Value) -> Value:
+        """Sums of products."""
+
+    def gather(self, x: Value, rows: Value) -> Value:
+        """``x[rows]``; ``rows`` are int64."""
+
+    def scatter(self, x: Value, rows: Array, updates: Value) -> Value:
+        """``x`` with ``x[rows] = updates``; ``rows`` are known."""
+
+    def pad_reflect(self, x: Value, width: int) -> Value:
+        """The last two dimensions mirrored at their edges."""
+
 
 class ArrayOps:
     """What is said alike of all arrays that have Python's operators."""

@@ -2,7 +2,8 @@
 
 ``peers`` is a list of 17 operators from common networks; ``kernelbench`` follows the problem list of
 KernelBench (https://github.com/ScalingIntelligence/KernelBench, MIT), reduced to sizes that take a CPU
-1 to 20 ms. The problems are written from their names and shapes.
+1 to 20 ms. The problems are written from their names and shapes. ``selection`` has running sums, the best
+of rows, and operators that mostly move elements.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from benchmarks.workloads.builder import Builder
 from benchmarks.workloads.kernelbench_suite import add_level_1, add_level_2
 from benchmarks.workloads.networks import add_mini_gpt_block, add_mobilenet_v2, add_resnet18
 from benchmarks.workloads.peers_suite import add_peers
+from benchmarks.workloads.selection_suite import add_selection
 from benchmarks.workloads.workload import Workload as Workload
 
 _PARTS = {
     "peers": (add_peers,),
+    "selection": (add_selection,),
     "kernelbench": (add_level_1, add_level_2, add_resnet18, add_mobilenet_v2, add_mini_gpt_block),
 }
 SUITES = tuple(_PARTS)

@@ -30,6 +30,8 @@ class Input:
     shape: tuple[int, ...]
     constant: bool = False
     scale: float = 1.0
+    below: int = 0
+    """If not 0, int64 numbers from 0 up to this instead."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Workload:
     @property
     def read_bytes(self) -> int:
         """Inputs once, constants too."""
-        return 4 * sum(math.prod(i.shape) for i in self.inputs)
+        return sum((8 if i.below else 4) * math.prod(i.shape) for i in self.inputs)
 
     @property
     def written_bytes(self) -> int:
@@ -81,18 +83,26 @@ class Workload:
     def arrays(self, seed: int = SEED) -> dict[str, Array]:
         """Values of every tensor, constants too, in order."""
         rng = np.random.default_rng(seed)
-        return {i.name: rng.standard_normal(i.shape, dtype=np.float32) * np.float32(i.scale) for i in self.inputs}
+        return {
+            i.name: rng.integers(0, i.below, i.shape)
+            if i.below
+            else rng.standard_normal(i.shape, dtype=np.float32) * np.float32(i.scale)
+            for i in self.inputs
+        }
 
     def reference(self, arrays: dict[str, Array]) -> Array:
         """What it means, in float64."""
-        wide = [arrays[i.name].astype(np.float64) for i in self.inputs]
+        wide = [arrays[i.name].astype(np.int64 if i.below else np.float64) for i in self.inputs]
         return np.ascontiguousarray(self.body(NumpyOps(), *wide))
 
     def graph(self, arrays: dict[str, Array]) -> Graph:
         """A Tilewright graph (needs Tilewright)."""
         from benchmarks.backends.tilewright_ops import tilewright_graph
 
-        tensors = [(i.name, i.shape, arrays[i.name] if i.constant else None) for i in self.inputs]
+        kinds = ["int64" if i.below else None for i in self.inputs]
+        tensors = [
+            (i.name, i.shape, arrays[i.name] if i.constant else k) for i, k in zip(self.inputs, kinds, strict=True)
+        ]
         return tilewright_graph(tensors, self.body)
 
     def torch_call(self, arrays: dict[str, Array]) -> Callable[[], Any]:
@@ -119,11 +129,15 @@ class Workload:
         result = self.body(made, *(i.name for i in self.inputs))
         made.nodes[-1].output[list(made.nodes[-1].output).index(result)] = "y"
         used = {name for node in made.nodes for name in node.input}
-        float32 = onnx.TensorProto.FLOAT
+        float32, int64 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
         graph = helper.make_graph(
             made.nodes,
             self.name,
-            [helper.make_tensor_value_info(i.name, float32, i.shape) for i in self.inputs if not i.constant],
+            [
+                helper.make_tensor_value_info(i.name, int64 if i.below else float32, i.shape)
+                for i in self.inputs
+                if not i.constant
+            ],
             [helper.make_tensor_value_info("y", float32, self.shape)],
             [onnx.numpy_helper.from_array(a, n) for n, a in made.weights.items() if n in used],
         )
