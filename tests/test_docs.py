@@ -95,7 +95,7 @@ def test_examples_run(name: str, tmp_path: Path) -> None:
 )
 def test_commands_that_need_no_model(line: str, tmp_path: Path) -> None:
     """They run as a user's shell runs them."""
-    assert run(["-m", "tilewright.cli", *line.split()], tmp_path).strip()
+    assert run(["-m", "tilewright", *line.split()], tmp_path).strip()
 
 
 @pytest.mark.parametrize("line", commands())

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tilewright.files import WriteError
 from tilewright.tuning_logs import (
     SCHEMA_VERSION,
     ImportReport,
@@ -124,7 +125,7 @@ def test_a_failed_export_keeps_the_old_file(store: Store, tmp_path: Path, monkey
         export_jsonl(store, path)
     assert path.read_text() == "precious\n"
     assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(IsADirectoryError, match="expected a file to write"):
+    with pytest.raises(WriteError, match="expected the name of a file, got a folder"):
         export_jsonl(store, tmp_path)
 
 

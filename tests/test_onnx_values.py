@@ -214,8 +214,8 @@ def test_values_on_the_command_line(tmp_path: Path) -> None:
         done = call("run", model, *options, "--input", f"x={tmp_path / 'x.npy'}")
         assert "mean 2.5  min 2  max 3" in done.output
     assert call("bench", path, *given, "--time", "0.1s").exit_code == 0
-    refused(call("run", compiled, "--value", "sr=1"), 2, "--shape and --value are for ONNX files")
-    refused(call("bench", compiled, "--shape", "x=2"), 2, "--shape and --value are for ONNX files")
+    refused(call("run", compiled, "--value", "sr=1"), 2, "is compiled already, for its shapes, values and threads")
+    refused(call("bench", compiled, "--shape", "x=2"), 2, "is compiled already, for its shapes, values and threads")
     for text in ("sr", "sr=", "=1", "sr=fast", "sr=1,,2"):
         refused(call("run", path, "--value", text), 2, "expected NAME=NUMBER")
     refused(call("run", path, "--value", "sr=1", "--value", "sr=2"), 2, "input 'sr' is given twice")

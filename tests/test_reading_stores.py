@@ -164,7 +164,7 @@ def test_reading_from_python(tmp_path: Path) -> None:
     with Store(tmp_path / "empty", read_only=True, missing_ok=True) as store:
         assert store.missing
     with Store(place) as store:
-        store.add(make())
+        store.add(make(is_default=True))
     with Store(place, read_only=True, missing_ok=True) as store:
         assert not store.missing
         hit(store.best("w1", HOST, HOT))

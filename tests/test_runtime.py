@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tilewright import arena
 from tilewright.compiled import Array, ModelError, Port
 from tilewright.compiler import Choice, MissError, compile_graph
+from tilewright.frames import Binding
 from tilewright.graph import ops
 from tilewright.graph.evaluate import evaluate
 from tilewright.graph.graph import Graph
@@ -161,13 +162,13 @@ def test_both_sides_of_a_comparison_have_inputs_aligned_alike(monkeypatch: pytes
     and random ones, whatever their size."""
     model = compile_graph(small_model(), TARGET)
     bound: list[int] = []
-    bind = model.bind
+    binding = model._frames.binding
 
-    def watched(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+    def watched(inputs: Sequence[Array], outputs: Sequence[Array]) -> Binding:
         bound.extend(a.ctypes.data for a in inputs)
-        bind(inputs, outputs)
+        return binding(inputs, outputs)
 
-    monkeypatch.setattr(model, "bind", watched)
+    monkeypatch.setattr(model._frames, "binding", watched)
     model.time(0.0, 1)
     assert len(bound) == 1
     given = model.allocate_inputs()

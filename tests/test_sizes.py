@@ -167,7 +167,7 @@ def test_more_threads_than_there_may_be_in_python(tmp_path: Path) -> None:
         "run",
         tiny(tmp_path / "m.onnx"),
         "--shape",
-        "x=4,8",
+        "x=40000,8",
         "--store",
         tmp_path / "none",
         "--threads",

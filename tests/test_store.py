@@ -362,6 +362,7 @@ def test_a_lookup_follows_the_comparisons_with_the_default(path: Path) -> None:
         assert order == [s.record for s in standings(store.records())]
 
 
+@pytest.mark.timing
 def test_lookup_stays_fast_among_many_records(path: Path) -> None:
     with Store(path) as store:
         store.add(make())

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import sqlalchemy as sa
 
+from tilewright.tuning_logs.fields import RecordError, parse_json
 from tilewright.tuning_logs.record import Key, Record
 from tilewright.tuning_logs.tables import CONTEXTS
 
@@ -56,6 +57,16 @@ def answering_keys(connection: sa.Connection, key: Key, policy: Mapping[str, obj
     of_pair = sa.and_(CONTEXTS.c.workload_hash == key.workload_hash, CONTEXTS.c.target_hash == key.target_hash)
     columns = (CONTEXTS.c.key_digest, CONTEXTS.c.policy)
     for row in connection.execute(sa.select(*columns).where(of_pair).order_by(CONTEXTS.c.id)):
-        if answers(json.loads(row.policy), policy):
+        stored = _policy(row.policy)
+        if stored is not None and answers(stored, policy):
             found[row.key_digest] = None
     return list(found)
+
+
+def _policy(text: object) -> dict[str, object] | None:
+    """A stored policy; None for a damaged one."""
+    try:
+        found = parse_json(text, "policy") if isinstance(text, str) else None
+    except RecordError:
+        return None
+    return found if isinstance(found, dict) else None
