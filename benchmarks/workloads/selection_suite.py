@@ -27,9 +27,9 @@ def add_selection(b: Builder) -> None:
         b.add(name, [Input("x", (rows, width)), Input("rows", (count,), below=rows)], lambda o, x, i: o.gather(x, i))
     for rows, width, count in ((1000, 64, 200), (4096, 256, 512), (10_000, 128, 4000)):
         _scatter(b, b.cut(rows), b.cut(width), b.cut(count))
-    for shape, width in (((1, 3, 224, 224), 3), ((1, 64, 56, 56), 1), ((1, 32, 256, 256), 2)):
-        name = f"pad_{shape[1]}x{shape[2]}_{width}"
-        b.given(name, [shape], lambda o, x, width=width: o.pad_reflect(x, width))
+    for channels, size, width in ((3, 224, 3), (64, 56, 1), (32, 256, 2)):
+        image = (1, channels, size, size)
+        b.given(f"pad_{channels}x{size}_{width}", [image], lambda o, x, width=width: o.pad_reflect(x, width))
 
 
 def _top_k(b: Builder, rows: int, n: int, k: int) -> None:
