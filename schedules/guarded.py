@@ -13,11 +13,12 @@ Constant operands are looked at once, when the program is prepared. The direct f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from tilewright.graph.expr import Const, Expr, Load, Op, all_of, const, unary, var
 from tilewright.graph.stage import Stage, View
-from tilewright.graph.traverse import loads, rewrite
+from tilewright.graph.traverse import loads, rewrite, variables
 from tilewright.graph.workload import Workload
 from tilewright.schedules.nest import (
     Alloc,
@@ -49,7 +50,7 @@ from tilewright.schedules.steps import (
     Winograd,
     check,
 )
-from tilewright.schedules.winograd import convolution
+from tilewright.schedules.winograd import WINDOW, convolution
 
 LARGEST = {"float32": 2.0**40, "float64": 2.0**400}
 """Magnitudes below this go through the transforms, the products and their sums without an overflow."""
@@ -59,31 +60,38 @@ FAR, MOST, DIRECT = "_far", "_most", "_direct"
 Apply = Callable[[Workload, Schedule], Program]
 
 
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What stands around an algorithm depends on the workload and the stages only: all candidates of a sketch have it in common."""
+
+    workload_hash: str
+    stages: tuple[str, ...]
+    apply: Apply
+    workload: Workload = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """The programs that look at the operands, each with its condition and whether it runs but once; and the direct form."""
+
+    checks: tuple[tuple[Program, Expr, bool], ...]
+    direct: Program
+
+
 def guarded(workload: Workload, steps: Sequence[Winograd], main: Program, apply: Apply) -> Program:
     """``main``, the program of a schedule with ``steps``, behind its check, with the direct form for what does not pass it."""
-    constants = {n for n, _, c in workload.inputs if c}
-    stages = {s.output: s for s in resolve_views(workload)}
-    checks: list[Program] = []
-    conditions: list[Expr] = []
-    once: list[bool] = []
-    for tensor, name in _operands(stages, steps):
-        own = _check_workload(workload, tensor, name)
-        checks.append(apply(own, _check_schedule(own)))
-        dtype = workload.types[tensor].dtype
-        conditions.append(Load(dtype, own.output, (const(0, "int64"),)).lt(LARGEST[dtype]))
-        once.append({n for n, _, _ in own.inputs} <= constants)
-    direct = _renamed(_direct(workload, apply), workload)
+    around = _around(_Case(workload.hash, tuple(s.stage for s in steps), apply, workload))
+    direct = around.direct
     packed, shared = list(main.packed), list(main.shared)
     prepare: list[Node] = [main.prepare, direct.prepare]
     body: list[Node] = []
-    for program, first in zip(checks, once, strict=True):
-        check(not program.packed, f"{program.output.name}: expected a check that packs nothing")
+    for program, _, first in around.checks:
         scope = "packed" if first else "shared"
         result = Buffer(program.output.name, program.output.size, program.output.dtype, scope)
         (packed if first else shared).append(result)
         (packed if first else shared).extend(replace(b, scope=scope) for b in program.shared)
         (prepare if first else body).append(program.body)
-    choice = If(all_of(conditions), main.body, direct.body)
+    choice = If(all_of([condition for _, condition, _ in around.checks]), main.body, direct.body)
     return Program(
         main.inputs,
         main.output,
@@ -94,18 +102,42 @@ def guarded(workload: Workload, steps: Sequence[Winograd], main: Program, apply:
     )
 
 
-def _operands(stages: Mapping[str, Stage], steps: Sequence[Winograd]) -> list[tuple[str, str]]:
-    """The tensors that the transforms read, each with a name for its check. Of a tensor with a border of a constant it is the one
-    inside."""
-    found: dict[str, str] = {}
-    for step in steps:
-        form = convolution(stages[step.stage])
+@lru_cache(maxsize=64)
+def _around(of: _Case) -> _Around:
+    workload, apply = of.workload, of.apply
+    constants = {n for n, _, c in workload.inputs if c}
+    checks: list[tuple[Program, Expr, bool]] = []
+    for number, operand in enumerate(_operands(workload, of.stages)):
+        own = _check_workload(workload, operand, f"{operand.output}_{number}")
+        program = _renamed(apply(own, _check_schedule(own)), own, f"_{number}{FAR}")
+        check(not program.packed, f"{program.output.name}: expected a check that packs nothing")
+        dtype = operand.body.dtype
+        condition = Load(dtype, own.output, (const(0, "int64"),)).lt(LARGEST[dtype])
+        checks.append((program, condition, {n for n, _, _ in own.inputs} <= constants))
+    return _Around(tuple(checks), _renamed(_direct(workload, apply), workload, DIRECT))
+
+
+def _operands(workload: Workload, names: Sequence[str]) -> list[Stage]:
+    """What the transforms of the named stages read: stages without a reducer, each named as the one it is an operand of. An operand
+    that is an element of a tensor is that tensor (inside its border, if that is of an ordinary constant); one that is computed
+    (``exp(x)``, a product, a number cast from an integer) is every value that the windows meet."""
+    stages = {s.output: s for s in resolve_views(workload)}
+    found: dict[Expr, Stage] = {}
+    for name in names:
+        stage = stages[name]
+        form = convolution(stage)
         assert form is not None
+        places = {w.axis: w.extent + WINDOW - 1 for w in form.windows}
         for e in (form.data, form.weights):
-            for tensor in dict.fromkeys(x.tensor for x in loads(e)):
-                inside = _without_border(stages, tensor)
-                found.setdefault(inside, f"{step.stage}_{len(found)}")
-    return list(found.items())
+            if isinstance(e, Load):
+                t = workload.types[tensor := _without_border(stages, e.tensor)]
+                axes = tuple((f"i{k}", d) for k, d in enumerate(t.shape))
+                e = Load(e.dtype, tensor, tuple(var(a) for a, _ in axes))
+            else:
+                used = variables(e)
+                axes = tuple((a, places.get(a, d)) for a, d in stage.axes + stage.reduce if a in used)
+            found.setdefault(e, Stage(name, axes, e))
+    return list(found.values())
 
 
 def _without_border(stages: Mapping[str, Stage], tensor: str) -> str:
@@ -114,30 +146,28 @@ def _without_border(stages: Mapping[str, Stage], tensor: str) -> str:
         return tensor
     inside, border = s.body.args[1], s.body.args[2]
     if isinstance(inside, Load) and isinstance(border, Const) and not loads(s.body.args[0]):
-        return _without_border(stages, inside.tensor)
+        ordinary = abs(float(border.value)) < LARGEST[s.body.dtype]  # NaN is not
+        return _without_border(stages, inside.tensor) if ordinary else tensor
     return tensor
 
 
-def _check_workload(workload: Workload, tensor: str, name: str) -> Workload:
-    """The largest magnitude of a tensor: of the rows of its last two dimensions, and of all."""
-    t = workload.types[tensor]
-    rank = len(t.shape)
+def _check_workload(workload: Workload, operand: Stage, name: str) -> Workload:
+    """The largest magnitude of an operand: of the rows along its last two axes, and of all."""
+    rank = len(operand.axes)
     kept = max(rank - 2, 1 if rank > 1 else 0)
-    needed = {tensor}
-    nodes = []
+    axes, inner = operand.axes[:kept], operand.axes[kept:]
+    far = Stage(name + FAR, axes, unary("abs", operand.body), inner, "max" if inner else None)
+    needed = set(far.sources)
+    nodes: list[Stage | View] = []
     for node in reversed(workload.nodes):
         if node.output in needed:
             nodes.append(node)
             needed |= set(node.sources)
-    axes = tuple((f"i{k}", d) for k, d in enumerate(t.shape[:kept]))
-    inner = tuple((f"r{k}", d) for k, d in enumerate(t.shape[kept:]))
-    index = tuple(var(a) for a, _ in axes + inner)
-    far = Stage(name + FAR, axes, unary("abs", Load(t.dtype, tensor, index)), inner, "max" if inner else None)
     made: list[Stage | View] = [*reversed(nodes), far]
     output = far.output
     if axes:
         rows = tuple((f"r{k}", d) for k, (_, d) in enumerate(axes))
-        body = Load(t.dtype, far.output, tuple(var(a) for a, _ in rows))
+        body = Load(far.body.dtype, far.output, tuple(var(a) for a, _ in rows))
         made.append(Stage(name + MOST, (), body, rows, "max"))
         output = name + MOST
     return Workload(tuple(i for i in workload.inputs if i[0] in needed), tuple(made), output)
@@ -164,31 +194,37 @@ def _check_schedule(workload: Workload) -> Schedule:
 
 
 def _direct(workload: Workload, apply: Apply) -> Program:
-    """The program of the sums as they are written: vectors along the last axis, the other axes of the output in parallel."""
+    """The program of the sums as they are written: vectors along the last axis, several rows of them in registers for a sum, and the
+    axes around in parallel."""
     steps: list[Step] = []
     for p in phases(workload, Schedule()):
         leader = p.leader
         if not leader.axes:
             continue
-        axis, extent = leader.axes[-1]
-        steps += [Split(leader.name, axis, (min(LANES, extent),)), Vectorize(leader.name, f"{axis}.1")]
-        if len(leader.axes) > 1:
-            steps.append(Parallel(leader.name, len(leader.axes) - 1))
+        (axis, extent), around = leader.axes[-1], [a for a, _ in leader.axes[:-1]]
+        tile = [f"{axis}.1"]
+        steps += [Split(leader.name, axis, (min(LANES, extent),)), Vectorize(leader.name, tile[0])]
+        if around and any(s.reduce for s in p.stages):
+            row, rows = leader.axes[-2]
+            tile = [f"{row}.1", *tile]
+            steps += [Split(leader.name, row, (min(UNROLLED, rows),)), Unroll(leader.name, tile[0])]
+        steps.append(Order(leader.name, (*(f"{a}.0" for a in (*around, axis)), *tile)))
+        steps.append(Parallel(leader.name, max(1, len(around))))
         for s in p.stages[:-1]:
-            if axis in dict(s.axes):
-                steps.append(Order(s.name, (*(f"{a}.0" for a, _ in s.reduce), f"{axis}.1")))
+            if {a for a, _ in leader.axes[-len(tile) :]} <= set(s.extents):
+                steps.append(Order(s.name, (*(f"{a}.0" for a, _ in s.reduce), *tile)))
     try:
         return apply(workload, Schedule(tuple(steps)))
     except ScheduleError:
         return apply(workload, Schedule())
 
 
-def _renamed(program: Program, workload: Workload) -> Program:
-    """A program with names of its own for all buffers but the inputs and the output."""
+def _renamed(program: Program, workload: Workload, suffix: str) -> Program:
+    """A program with names of its own for all buffers but the inputs and the output: parts of one kernel share a list of buffers."""
     outside = {n for n, _, _ in workload.inputs} | {workload.output}
 
     def name(old: str) -> str:
-        return old if old in outside else old + DIRECT
+        return old if old in outside else old + suffix
 
     def expr(e: Expr) -> Expr:
         def rule(n: Expr) -> Expr | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ from helpers import Case, case, check, each_target, host, oracle, run, runnable
 from tilewright.compiler import compile_graph
 from tilewright.cost_model.analysis import analyse
 from tilewright.graph import ops
+from tilewright.graph.expr import Expr, cast, unary
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.measure.policy import Policy
 from tilewright.schedules.guarded import FAR, LARGEST, MOST
+from tilewright.schedules.kernel import build
 from tilewright.schedules.steps import Schedule, ScheduleError, Winograd, parse
 from tilewright.schedules.target import Target
 from tilewright.schedules.winograd import LAYOUTS, TRANSFORMS, amplification, convolution, error_bound
@@ -268,3 +271,72 @@ def test_the_check_is_printed() -> None:
     program = str(check(c, Schedule((Winograd(reduction(c), 4, "channels"),))))
     assert f"{reduction(c)}_0_most[0] < {LARGEST['float32']}" in program
     assert "else:" in program
+
+
+@pytest.mark.parametrize("tile", TRANSFORMS)
+@pytest.mark.parametrize(
+    ("body", "dtype", "special"),
+    [
+        (lambda v: unary("exp", v), "float32", 200),
+        (lambda v: 1.0 / v, "float32", 0),
+        (lambda v: v * v * v, "float32", 1e20),
+        (lambda v: cast(v, "float32"), "int32", 7),
+    ],
+)
+def test_operands_that_are_computed_are_looked_at_themselves(
+    body: Callable[[Expr], Expr], dtype: str, special: float, tile: int
+) -> None:
+    """FAULTS 5, another member: ordinary elements of which ``exp`` or a division makes infinities, and elements that are integers."""
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(1, 4, (5, 9, 12)).astype(dtype), rng.standard_normal((6, 5, 3, 3)).astype(np.float32)
+    x[2, 5, 6] = special
+
+    def make(g: Graph) -> Tensor:
+        a, b = g.input("x", x.shape, dtype), g.constant(w)
+        return g.compute(
+            (6, 7, 10),
+            lambda o, i, j, c, k, m: body(a[c, i + k, j + m]) * b[o, c, k, m],
+            reduce=(5, 3, 3),
+            reducer="sum",
+        )
+
+    c = case(make, {"x": x, "w": w})
+    out, direct = run(c, Schedule((Winograd(reduction(c), tile, "tiles"),)))[0], run(c, parse(""))[0]
+    assert (dtype == "int32") == np.isfinite(direct).all()
+    np.testing.assert_array_equal(np.isnan(out), np.isnan(direct))
+    np.testing.assert_allclose(out, direct, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("border", [np.nan, np.inf, 1e37])
+def test_a_border_is_looked_at_unless_its_constant_is_ordinary(border: float) -> None:
+    """FAULTS 5, another member: what is padded with is transformed too."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((1, 5, 8, 9)).astype(np.float32), rng.standard_normal((6, 5, 3, 3)).astype(np.float32)
+    c = case(
+        lambda g: ops.conv(ops.pad(g.input("x", x.shape), (0, 0, 2, 2), (0, 0, 2, 2), border), g.constant(w)), {"x": x}
+    )
+    out, direct = run(c, Schedule((Winograd(reduction(c), 4, "tiles"),)))[0], run(c, parse(""))[0]
+    np.testing.assert_array_equal(np.isnan(out), np.isnan(direct))
+    np.testing.assert_allclose(out, direct, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "relu"])
+def test_what_is_computed_before_the_windows_has_a_buffer_for_each_part(mode: str) -> None:
+    """Check, algorithm and direct form compute it each; of buffers of one name only one would be passed, and all behind it shifted."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((1, 5, 8, 9)).astype(np.float32), rng.standard_normal((6, 5, 3, 3)).astype(np.float32)
+
+    def make(g: Graph) -> Tensor:
+        a = g.input("x", x.shape)
+        return ops.conv(
+            ops.relu(a) if mode == "relu" else ops.pad(a, (0, 0, 2, 2), (0, 0, 2, 2), mode=mode), g.constant(w, "w")
+        )
+
+    c = case(make, {"x": x, "w": w})
+    schedule = Schedule((Winograd(reduction(c), 4, "tiles"),))
+    names = build(c.workload, schedule, host()).layout.names
+    assert len(set(names)) == len(names)
+    check(c, schedule)
+    x[0, 2, 3, 3] = np.nan
+    special = Case(c.workload, {**c.arrays, "x0": x}, oracle(c.workload, {**c.arrays, "x0": x}))
+    check(special, schedule)
