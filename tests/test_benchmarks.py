@@ -107,7 +107,7 @@ def test_inputs_are_seeded_and_signed() -> None:
     assert np.array_equal(a, b)
     assert a.min() < 0 < a.max()
     assert a.shape == (13, 13)
-    with pytest.raises(ValueError, match="expected one of peers, kernelbench; got 'x'"):
+    with pytest.raises(ValueError, match="expected one of peers, selection, kernelbench; got 'x'"):
         suite("x")
 
 
