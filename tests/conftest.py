@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from needs import _says_what_it_needs as _says_what_it_needs
+from needs import told
 from tilewright.graph.workload import Workload
 from tilewright.schedules import kernel
 from tilewright.schedules.apply import apply
@@ -40,16 +39,22 @@ def pytest_configure(config: pytest.Config) -> None:
     name = config.getoption("--host-target")
     if name:
         sys.path.insert(0, str(OTHER_HOST))
-        from host_target import VARIABLE, pretend
+        from host_target import hand_on, pretend
 
         pretend(name)
-        os.environ[VARIABLE] = name
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(OTHER_HOST), *filter(None, [os.environ.get("PYTHONPATH")])])
+        hand_on(name)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The smallest test runs first: if it fails, nothing else means anything."""
     items.sort(key=lambda item: item.path.name != "test_tiny.py")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test says what it needs."""
+    with told(item):
+        return (yield)
 
 
 FIGURES: list[str] = []

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers import Case, case, check, each_target, host, values
+from helpers import Case, case, check, each_target, values
 from tilewright.graph import ops
 from tilewright.graph.expr import Op, const, select, unary
 from tilewright.graph.graph import Graph, Tensor
@@ -79,10 +79,10 @@ def split_heads(g: Graph, heads: int, n: int, d: int, residual: bool) -> Tensor:
     return ops.reshape(out, (1, n, heads * d))
 
 
-def right_at_some_points(c: Case) -> None:
-    """Every sketch at its preferred point and at another one, on one thread and on two."""
+def right_at_some_points(c: Case, target: Target) -> None:
+    """Every sketch for a target at its preferred point and at another one, on one thread and on two."""
     for threads in (1, 2):
-        sketches = attention_sketches(c.workload, host(threads))
+        sketches = attention_sketches(c.workload, target.with_threads(threads))
         assert sketches
         for sketch in sketches:
             rows = enumerate_points(sketch).rows
@@ -115,16 +115,17 @@ def test_it_is_one_kernel_and_every_sketch_is_right(
     g = Graph()
     g.output(attend(g, form, heads, n, m, d, **more))
     assert len(fuse(g, target)) == 1
-    right_at_some_points(attention(form, heads, n, m, d, **more))
+    right_at_some_points(attention(form, heads, n, m, d, **more), target)
 
 
+@each_target
 @pytest.mark.parametrize("residual", [False, True])
-def test_heads_cut_out_of_rows_and_put_back_are_part_of_the_kernel(residual: bool) -> None:
+def test_heads_cut_out_of_rows_and_put_back_are_part_of_the_kernel(residual: bool, target: Target) -> None:
     g = Graph()
     g.output(split_heads(g, 3, 21, 20, residual))
-    assert len(fuse(g, host())) == 1
+    assert len(fuse(g, target)) == 1
     data = {i: values(RNG, g.types[i].shape) for i in g.inputs}
-    right_at_some_points(case(lambda g: split_heads(g, 3, 21, 20, residual), data))
+    right_at_some_points(case(lambda g: split_heads(g, 3, 21, 20, residual), data), target)
 
 
 @each_target

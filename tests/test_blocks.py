@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from helpers import Case, case, check, each_target, host, run, values
+from helpers import Case, case, check, each_target, named, run, values
 from tilewright.cost_model.prior import prior_ns
 from tilewright.cost_model.traffic import run_bytes
 from tilewright.graph import ops
@@ -30,7 +30,7 @@ SHAPES = [(64, 96), (67, 101), (33, 130), (130, 35)]
 
 def small(threads: int = 1, lanes_bits: int = 256) -> Target:
     """A machine whose caches hold little of a test's tensors."""
-    return replace(host(threads), vector_bits=lanes_bits, l2_bytes=1 << 17, l3_bytes=1 << 17)
+    return replace(named("zen3", threads), vector_bits=lanes_bits, l2_bytes=1 << 17, l3_bytes=1 << 17)
 
 
 def turned(shape: tuple[int, ...], perm: tuple[int, ...], dtype: str = "float32") -> Case:
@@ -166,7 +166,7 @@ def test_large_transposes_are_blocked_by_default(target: Target) -> None:
 
 
 def test_long_runs_are_expected_to_be_faster() -> None:
-    target = replace(host(1), vector_bits=256, l1d_bytes=32 << 10, l2_bytes=512 << 10, l3_bytes=32 << 20)
+    target = replace(named("zen3"), l1d_bytes=32 << 10, l2_bytes=512 << 10, l3_bytes=32 << 20)
     s = next(s for s in blocks_of(transpose(4096, 4096), target) if "stream" in s.name)
     short, long = ({"v": 16, "b": b, "r": 8, "c": c, "d": 0} for b, c in ((2, 4), (8, 64)))
     times = [prior_ns(s, np.array([[row[p.name] for p in s.params]]))[0] for row in (short, long)]
@@ -187,23 +187,24 @@ def test_unrolled_vectors_lengthen_a_run() -> None:
     assert run_bytes(a, [loops[1], loops[0], *loops[2:]], 8) == 64
 
 
-def test_streamed_rows_that_begin_between_lines() -> None:
+@each_target
+def test_streamed_rows_that_begin_between_lines(target: Target) -> None:
     """A vector longer than what rows are aligned to is stored in pieces; rows that are not aligned at all are not streamed."""
     pieces = {(136, 64): "store <8 x float>", (132, 64): "store <4 x float>"}
     for shape, store in pieces.items():
         c = turned(shape, (1, 0))
-        text = "\n".join(build(c.workload, parse(written(64, 32, stream=True)), host(1)).lowered.functions)
+        text = "\n".join(build(c.workload, parse(written(64, 32, stream=True)), target).lowered.functions)
         assert all(store in line for line in text.splitlines() if "nontemporal" in line)
         assert "nontemporal" in text
         check(c, written(64, 32, stream=True))
     c = turned((133, 64), (1, 0))
     assert "nontemporal" not in "\n".join(
-        build(c.workload, parse(written(64, 32, stream=True)), host(1)).lowered.functions
+        build(c.workload, parse(written(64, 32, stream=True)), target).lowered.functions
     )
 
 
 def test_a_block_is_expected_to_be_faster_when_the_next_one_is_fetched_meanwhile() -> None:
-    target = replace(host(1), vector_bits=256, l1d_bytes=32 << 10, l2_bytes=512 << 10, l3_bytes=32 << 20)
+    target = replace(named("zen3"), l1d_bytes=32 << 10, l2_bytes=512 << 10, l3_bytes=32 << 20)
     s = next(s for s in blocks_of(transpose(4096, 4096), target) if "stream" in s.name)
     rows = [{"v": 16, "b": 8, "r": 8, "c": 64, "d": d} for d in (0, 1)]
     times = [prior_ns(s, np.array([[row[p.name] for p in s.params]]))[0] for row in rows]

@@ -326,6 +326,7 @@ def test_chunks_cover_all_rows() -> None:
     assert len(parts) > 1
 
 
+@pytest.mark.timing
 def test_speed() -> None:
     """100,000 candidates take about 0.4 s of one core; the bound allows for slow and busy machines."""
     sketch = find(conv(64, 56, 64), "tile")

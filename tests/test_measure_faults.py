@@ -157,6 +157,7 @@ def test_faults_in_a_contest(runner: LocalRunner) -> None:
     assert [o.ok for o in outcomes][::2] == [True, True]
 
 
+@pytest.mark.timing
 def test_limits_adapt_to_what_is_seen(runner: LocalRunner) -> None:
     patient = dataclasses.replace(QUICK, run_timeout_s=LONG, build_timeout_s=LONG)
     runner.policy = patient

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import tilewright
-from helpers import Case, case, check, check_sketches, host, run, values
+from helpers import Case, case, check, check_sketches, each_target, run, values
 from tilewright.graph import Graph, GraphError, Tensor, ops
 from tilewright.graph.ordered import Scan, Select
 from tilewright.graph.read_workload import from_json
@@ -194,7 +194,8 @@ def test_selections_by_vectors_of_rows_with_a_rest(steps: str) -> None:
 # ---------------------------------------------------------------- spaces, records, refusals
 
 
-def test_every_sketch_applies() -> None:
+@each_target
+def test_every_sketch_applies(target: Target) -> None:
     """Every form that the space offers is right, in parts and with rests too."""
 
     def row(g: Graph) -> Tensor:
@@ -209,7 +210,9 @@ def test_every_sketch_applies() -> None:
     few = case(lambda g: ops.top_k(g.input("x", (64, 1000)), 5)[1], {"x": values(RNG, (64, 1000))}, exact=True)
     forms = set()
     for c in (long, wide, few):
-        sketches = [s for s in space(c.workload, host(2)).sketches if s.name != "fallback" and s.size >= 4]
+        sketches = [
+            s for s in space(c.workload, target.with_threads(2)).sketches if s.name != "fallback" and s.size >= 4
+        ]
         check_sketches(c, sketches, 2)
         forms |= {s.name.split(":")[-1] for s in sketches} | {s.name.split(":")[0] for s in sketches if ":" in s.name}
     assert {"along", "across", "select", "parts2", "parts4"} <= forms

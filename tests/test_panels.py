@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from helpers import Case, case, check, check_sketches, each_target, host, values
+from helpers import Case, case, check, check_sketches, each_target, values
 from tilewright.cost_model.analysis import analyse
 from tilewright.graph.expr import Expr
 from tilewright.graph.graph import Graph, Tensor
@@ -41,9 +41,9 @@ def product(
     return case(make, {"a": values(RNG, first, whole=True), "b": weights}, exact=True)
 
 
-def panels(c: Case, threads: int) -> list[Sketch]:
+def panels(c: Case, target: Target) -> list[Sketch]:
     """The sketches of a workload that pack panels."""
-    return [s for s in space(c.workload, host(threads)).sketches if "panel" in s.name]
+    return [s for s in space(c.workload, target).sketches if "panel" in s.name]
 
 
 CASES = {
@@ -55,19 +55,21 @@ CASES = {
 }
 
 
+@each_target
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", CASES)
-def test_candidates_are_right(name: str, threads: int) -> None:
+def test_candidates_are_right(name: str, threads: int, target: Target) -> None:
     """A sample of each sketch, and what the prior likes best, with remainders everywhere."""
     c = CASES[name]()
-    sketches = panels(c, threads)
+    sketches = panels(c, target.with_threads(threads))
     assert sketches
     check_sketches(c, sketches, threads)
 
 
-def test_the_loop_over_panels_is_the_last_parallel_one() -> None:
+@each_target
+def test_the_loop_over_panels_is_the_last_parallel_one(target: Target) -> None:
     """Axes that are in both factors stay outside; the blocks of the repeated axis read one panel after the other."""
-    s = panels(product(200, 300, 100, batch=4), 2)[0]
+    s = panels(product(200, 300, 100, batch=4), target.with_threads(2))[0]
     loops = next(x.loops for x in s.template if isinstance(x, Order))
     pack = next(x for x in s.template if isinstance(x, Pack))
     count = next(x.count for x in s.template if isinstance(x, Parallel))
@@ -75,9 +77,10 @@ def test_the_loop_over_panels_is_the_last_parallel_one() -> None:
     assert pack.loop == loops[count - 1] == "i2.0"
 
 
-def test_constant_factors_are_packed_before_any_call() -> None:
+@each_target
+def test_constant_factors_are_packed_before_any_call(target: Target) -> None:
     """Panels would be packed again and again."""
-    assert not panels(product(64, 64, 64, constant=True), 2)
+    assert not panels(product(64, 64, 64, constant=True), target.with_threads(2))
 
 
 @each_target
@@ -98,7 +101,8 @@ def test_what_is_preferred_is_legal_on_short_axes(target: Target) -> None:
                 assert legal(s, row)[0], f"{s.name}: {s.row(row[0])}"
 
 
-def test_packing_again_costs() -> None:
+@each_target
+def test_packing_again_costs(target: Target) -> None:
     """A factor that does not depend on an axis outside the loop it is packed at is packed for each of its values."""
     weights = values(RNG, (40, 96), whole=True)
 
@@ -107,17 +111,18 @@ def test_packing_again_costs() -> None:
         return g.compute((5, 64, 96), lambda o, i, j, r: a[o, r, i] * b[r, j], (40,), "sum")
 
     c = case(make, {"a": values(RNG, (5, 40, 64), whole=True), "b": weights}, exact=True)
-    s = next(s for s in panels(c, 2) if "v=i2" in s.name)
+    s = next(s for s in panels(c, target.with_threads(2)) if "v=i2" in s.name)
     row = np.array([[s.preferred[p.name] for p in s.params]])
     model = analyse(s, row).phases[-1].model
     assert float(np.max(model.pack_bytes)) == 5 * weights.nbytes
     check(c, Candidate(s, tuple(int(x) for x in row[0])).schedule, 2)
 
 
-def test_a_factor_that_the_reduction_walks_in_long_steps_is_packed_too() -> None:
+@each_target
+def test_a_factor_that_the_reduction_walks_in_long_steps_is_packed_too(target: Target) -> None:
     """A transposed first factor of long rows; not one whose rows are read on and on, nor one of short steps."""
-    both = [s for s in panels(product(67, 41, 23, long=True), 1) if "pack=01" in s.name]
+    both = [s for s in panels(product(67, 41, 23, long=True), target) if "pack=01" in s.name]
     assert both
     assert all(len([p for p in s.template if isinstance(p, Pack)]) == 2 for s in both)
     for other in (product(67, 41, 23), product(12, 41, 23, long=True)):
-        assert not [s for s in panels(other, 1) if "pack=01" in s.name]
+        assert not [s for s in panels(other, target) if "pack=01" in s.name]

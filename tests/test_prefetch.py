@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from helpers import Case, case, check, each_target, host, run, values
+from helpers import Case, case, check, each_target, run, values
 from tilewright.graph import ops
 from tilewright.graph.expr import Const, Expr, Load, Op, Var
 from tilewright.graph.graph import Graph, Tensor
@@ -237,11 +237,12 @@ def normalised(shape: tuple[int, int]) -> Case:
     return case(make, {"a": values(RNG, shape), "s": values(RNG, shape[1:]), "b": values(RNG, shape[1:])})
 
 
+@each_target
 @pytest.mark.parametrize(("make", "stage"), [(softmax, "t1"), (normalised, "t3")])
-def test_rows_are_fetched_by_a_pass_that_reads_them_again(make: object, stage: str) -> None:
+def test_rows_are_fetched_by_a_pass_that_reads_them_again(make: object, stage: str, target: Target) -> None:
     """Rows that pass by all caches are stored past them too."""
     assert callable(make)
-    target = replace(host(), l1d_bytes=1 << 15, l2_bytes=1 << 15, l3_bytes=1 << 15)
+    target = replace(target, l1d_bytes=1 << 15, l2_bytes=1 << 15, l3_bytes=1 << 15)
     c = make((123, 133))
     found = [s for s in space(c.workload, target).sketches if s.name.startswith("rows[v=column,keep=t1")]
     assert {s.name.endswith(",stream]") for s in found} == {False, True}

@@ -171,6 +171,7 @@ def test_default_ranker_without_xgboost(monkeypatch: pytest.MonkeyPatch) -> None
     assert default_ranker(n_jobs=2) == HistGradientRanker(n_jobs=2)
 
 
+@pytest.mark.timing
 def test_a_whole_space_is_ranked_at_once() -> None:
     data = space(0, 5, 100)
     ranker = XGBoostRanker().fit(data)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from helpers import Case, case, check, host, values
+from helpers import TARGETS, Case, case, check, named, values
 from tilewright.cost_model.prior import prior_ns
 from tilewright.graph import ops
 from tilewright.graph.expr import unary
@@ -101,8 +101,9 @@ def test_exponentials_below_a_maximum(special: float) -> None:
         return g.compute((3, 21), lambda i, j: e[i, j] / s[i])
 
     c = case(make, {"x": rows})
-    for s in space(c.workload, host()).sketches:
-        check(c, s.schedule(dict(s.preferred)))
+    for name in TARGETS:
+        for s in space(c.workload, named(name)).sketches:
+            check(c, s.schedule(dict(s.preferred)))
     low = check(c, "at t0 t3 i0.0\nat t1 t3 i0.0\nat t2 t3 i0.0\ninplace t1")
     assert "exp_falling" in str(low)
 
@@ -148,7 +149,7 @@ def test_a_guest_with_other_axes_than_its_host_is_refused() -> None:
 
 def sketch(c: Case, name: str, threads: int = 1, lanes: int = 4) -> Sketch:
     """The sketch of that name on a machine with caches so small that everything is large."""
-    small = replace(host(threads), vector_bits=32 * lanes, l1d_bytes=256, l2_bytes=512)
+    small = replace(named("zen3", threads), vector_bits=32 * lanes, l1d_bytes=256, l2_bytes=512)
     return next(s for s in space(c.workload, small).sketches if s.name.startswith(name))
 
 
@@ -200,14 +201,14 @@ def test_columns(reducer: str) -> None:
 def test_several_streams_are_expected_to_be_faster_than_one() -> None:
     """A matrix in memory: the prior knows that one stream of it is slow."""
     c = matrix(1, 4096, 4096)
-    s = next(s for s in space(c.workload, host(1)).sketches if s.name.startswith("streams"))
+    s = next(s for s in space(c.workload, named("zen3")).sketches if s.name.startswith("streams"))
     one, four = (prior_ns(s, np.array([[{"v": 8, "t": t, "u": 1}[p.name] for p in s.params]])) for t in (1, 4))
     assert four[0] < 0.8 * one[0]
 
 
 def test_sums_over_a_middle_axis_are_read_in_long_runs() -> None:
     """Rows of a tensor in the last cache that are added up in columns of a line or two: each step begins elsewhere."""
-    target = replace(host(1), vector_bits=256, l1d_bytes=32 << 10, l2_bytes=512 << 10, l3_bytes=32 << 20)
+    target = replace(named("zen3"), l1d_bytes=32 << 10, l2_bytes=512 << 10, l3_bytes=32 << 20)
     g = Graph()
     out = ops.reduce_sum(g.input("x", (8, 512, 511)), [1])
     g.output(out)

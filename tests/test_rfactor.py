@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from helpers import Case, case, check, each_target, host, run, values
+from helpers import Case, case, check, each_target, run, values
 from tilewright.cost_model.prior import prior_ns
 from tilewright.graph.expr import maximum
 from tilewright.graph.graph import Graph, Tensor
@@ -92,9 +92,9 @@ def test_what_does_not_apply_is_refused(steps: str, message: str) -> None:
         run(product(5, 9, 23), steps)
 
 
-def parts(c: Case, threads: int = 2) -> list[Sketch]:
+def parts(c: Case, target: Target, threads: int = 2) -> list[Sketch]:
     """The sketches of a workload that reduce in parts."""
-    return [s for s in space(c.workload, host(threads)).sketches if s.name.startswith("parts")]
+    return [s for s in space(c.workload, target.with_threads(threads)).sketches if s.name.startswith("parts")]
 
 
 def turned(m: int, n: int, k: int) -> Case:
@@ -133,11 +133,12 @@ CASES = {
 }
 
 
+@each_target
 @pytest.mark.parametrize("name", CASES)
-def test_candidates_are_right(name: str) -> None:
+def test_candidates_are_right(name: str, target: Target) -> None:
     """A sample of each sketch, and what the prior likes best, with remainders everywhere."""
     c = CASES[name]()
-    sketches = parts(c)
+    sketches = parts(c, target)
     assert sketches
     rng = np.random.default_rng(1)
     for s in sketches:
@@ -159,17 +160,19 @@ def test_few_outputs_are_reduced_in_parts_by_default(c: Case, target: Target) ->
     check(c, default.schedule, 2)
 
 
-def test_parts_are_for_several_threads_and_few_outputs() -> None:
-    assert not parts(CASES["sum"](), threads=1)
-    assert not parts(product(512, 512, 512)), "enough tiles of outputs for both threads"
-    assert not parts(everything("sum", (300,))), "too short for threads"
-    assert not parts(reduced("sum", "float32", (4096, 64))), "enough rows for both threads"
+@each_target
+def test_parts_are_for_several_threads_and_few_outputs(target: Target) -> None:
+    assert not parts(CASES["sum"](), target, threads=1)
+    assert not parts(product(512, 512, 512), target), "enough tiles of outputs for both threads"
+    assert not parts(everything("sum", (300,)), target), "too short for threads"
+    assert not parts(reduced("sum", "float32", (4096, 64)), target), "enough rows for both threads"
 
 
-def test_the_rest_of_parts_is_small() -> None:
+@each_target
+def test_the_rest_of_parts_is_small(target: Target) -> None:
     """What fixed steps reduce is a small share of it, whatever the extent of the axis."""
     for extent in (64, 67, 97, 1009, 12289, 70001):
-        for s in parts(everything("sum", (extent, 1031))):
+        for s in parts(everything("sum", (extent, 1031)), target):
             step = next(x for x in s.template if isinstance(x, RFactor))
             whole = extent if step.axis == "r0" else 1031
             assert whole % step.size <= whole // 32

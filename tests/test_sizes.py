@@ -32,6 +32,7 @@ def doubled(*shape: int) -> tilewright.Graph:
     return graph
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     ("sizes", "text"),
     [

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from helpers import Case, case, check_sketches, host, values
+from helpers import Case, case, check_sketches, each_target, values
 from tilewright.cost_model.prior import prior_ns
 from tilewright.graph import ops
 from tilewright.graph.expr import maximum
 from tilewright.graph.graph import Graph, Tensor
+from tilewright.schedules.target import Target
 from tilewright.search_space.sketch import Sketch, enumerate_points
 from tilewright.search_space.space import space
 
@@ -49,9 +50,9 @@ def product(m: int, n: int, k: int, transposed: bool = False) -> Case:
     return case(make, data, exact=True)
 
 
-def staged(c: Case, threads: int = 1) -> list[Sketch]:
+def staged(c: Case, target: Target, threads: int = 1) -> list[Sketch]:
     """The staged sketches of a workload."""
-    return [s for s in space(c.workload, host(threads)).sketches if s.name.startswith("staged")]
+    return [s for s in space(c.workload, target.with_threads(threads)).sketches if s.name.startswith("staged")]
 
 
 CASES = {
@@ -66,24 +67,27 @@ CASES = {
 }
 
 
+@each_target
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", CASES)
-def test_candidates_are_right(name: str, threads: int) -> None:
+def test_candidates_are_right(name: str, threads: int, target: Target) -> None:
     """A sample of each sketch, and what the prior likes best."""
     c = CASES[name]()
-    sketches = staged(c, threads)
+    sketches = staged(c, target, threads)
     assert sketches
     check_sketches(c, sketches, threads)
 
 
-def test_channels_are_lanes_of_a_strided_convolution() -> None:
+@each_target
+def test_channels_are_lanes_of_a_strided_convolution(target: Target) -> None:
     """Vectors of output channels come first: no load jumps from lane to lane, and the block is written out transposed."""
     c = convolution(16, 33, 32, 3, 2)
-    channels = max(staged(c), key=lambda s: -float(prior_ns(s, enumerate_points(s).rows).min()))
+    channels = max(staged(c, target), key=lambda s: -float(prior_ns(s, enumerate_points(s).rows).min()))
     assert channels.name == "staged[v=i0,r=i2]"
 
 
-def test_no_staged_form_without_reuse() -> None:
+@each_target
+def test_no_staged_form_without_reuse(target: Target) -> None:
     """A depthwise convolution has no factor that is the same for a whole vector: nothing is staged."""
     w = values(RNG, (16, 3))
 
@@ -91,12 +95,13 @@ def test_no_staged_form_without_reuse() -> None:
         x, k = g.input("x", (16, 20)), g.constant(w)
         return g.compute((16, 18), lambda c, i, u: x[c, i + u] * k[c, u], (3,), "sum")
 
-    assert not [s for s in staged(case(make, {"x": values(RNG, (16, 20))})) if s.name == "staged[v=i0,r=i1]"]
+    assert not [s for s in staged(case(make, {"x": values(RNG, (16, 20))}), target) if s.name == "staged[v=i0,r=i1]"]
 
 
-def test_padding_is_made_for_a_block_of_rows_where_that_is_offered() -> None:
+@each_target
+def test_padding_is_made_for_a_block_of_rows_where_that_is_offered(target: Target) -> None:
     """Its own sketch, in which no program comes before the convolution's; no such sketch without padding."""
-    found = [s for s in staged(CASES["padded and strided"](), 2) if s.name.endswith("pad=block]")]
+    found = [s for s in staged(CASES["padded and strided"](), target, 2) if s.name.endswith("pad=block]")]
     assert found
     assert all(len(s.structure) == 1 for s in found)
-    assert not [s for s in staged(CASES["strided"](), 2) if s.name.endswith("pad=block]")]
+    assert not [s for s in staged(CASES["strided"](), target, 2) if s.name.endswith("pad=block]")]

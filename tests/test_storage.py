@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers import each_target
 from random_graphs import random_network
 from tilewright.compiler import Choice, compile_graph
 from tilewright.graph import ops, optimise
@@ -133,7 +134,8 @@ def test_slices_of_inputs_and_of_outputs() -> None:
     agrees(g)
 
 
-def test_views_sink_below_maps() -> None:
+@each_target
+def test_views_sink_below_maps(target: Target) -> None:
     """A bias and an activation behind a reshaped product join its kernel, also with other tensors of the new shape."""
     rng = np.random.default_rng(0)
     for shape, bias in (((2, 12, 20), (20,)), ((2, 12, 5, 4), ()), ((24, 5, 4), (24, 1, 1)), ((480,), ())):
@@ -145,11 +147,12 @@ def test_views_sink_below_maps() -> None:
         y = g.view(ops.matmul(x, w), shape)
         g.output(ops.relu(ops.add(ops.add(y, b), r)))
         clean = optimise(g)
-        assert len(fuse(clean, TARGET)) == 1, (shape, bias)
+        assert len(fuse(clean, target)) == 1, (shape, bias)
         agrees(clean)
 
 
-def test_views_that_cannot_sink() -> None:
+@each_target
+def test_views_that_cannot_sink(target: Target) -> None:
     """A bias along an axis that the product's axes do not give by an affine form: the map keeps its own kernel."""
     g = Graph()
     x = g.input("x", (24, 16))
@@ -157,18 +160,19 @@ def test_views_that_cannot_sink() -> None:
     b = g.constant(np.arange(4, dtype=np.float32))
     g.output(ops.add(g.view(ops.matmul(x, w), (24, 5, 4)), b))
     clean = optimise(g)
-    assert len(fuse(clean, TARGET)) == 2
+    assert len(fuse(clean, target)) == 2
     agrees(clean)
 
 
-def test_another_branch_joins_the_map() -> None:
+@each_target
+def test_another_branch_joins_the_map(target: Target) -> None:
     """An enlarged image is read by the addition that is its only reader."""
     g = Graph()
     x, s = g.input("x", (1, 3, 4, 4)), g.input("y", (1, 3, 8, 8))
     big = g.compute((1, 3, 8, 8), lambda n, c, i, j: x[n, c, i // 2, j // 2])
     scale = g.input("s", (1, 3, 1, 1))
     g.output(ops.add(ops.add(ops.mul(s, scale), s), big))
-    assert len(fuse(g, TARGET)) == 1
+    assert len(fuse(g, target)) == 1
     agrees(g)
 
 

@@ -189,6 +189,7 @@ def test_a_fork_while_other_threads_call() -> None:
             t.join()
 
 
+@pytest.mark.timing
 def test_two_models_share_the_pool() -> None:
     """Two models whose kernels are regions of the same pool, called at the same time: both right, and neither starves: a caller that
     finds the pool busy works by itself, so the slower one still gets what one core can do."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from helpers import Array, Case, case, check, host, values
+from helpers import TARGETS, Array, Case, case, check, each_target, named, values
 from tilewright.graph import ops
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import Expr, all_of, select
@@ -15,6 +15,7 @@ from tilewright.graph.graph import Graph, Tensor
 from tilewright.schedules.emit import Function, Value
 from tilewright.schedules.kernel import build
 from tilewright.schedules.steps import parse
+from tilewright.schedules.target import Target
 from tilewright.schedules.write_transposed import pieces, runs, transpose
 
 RNG = np.random.default_rng(0)
@@ -39,9 +40,9 @@ def tiled(vector: str, lanes: int, unrolled: str, rows: int, stream: bool = Fals
     return text + f"vectorize t0 {vector}.2\nunroll t0 {unrolled}.1" + ("\nstream t0" if stream else "")
 
 
-def ir(c: Case, schedule: str) -> str:
+def ir(c: Case, schedule: str, target: Target) -> str:
     """The LLVM IR of a kernel."""
-    return "\n".join(build(c.workload, parse(schedule), host(1)).lowered.functions)
+    return "\n".join(build(c.workload, parse(schedule), target).lowered.functions)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -59,9 +60,10 @@ def test_loads_of_every_type(dtype: str) -> None:
         check(turned(dtype), tiled("i1", lanes, "i0", rows))
 
 
+@each_target
 @pytest.mark.parametrize("vector", ["i0", "i1"])
-def test_a_whole_tile_moves_no_element_alone(vector: str) -> None:
-    text = ir(turned("float32", (64, 64)), tiled(vector, 8, "i1" if vector == "i0" else "i0", 8, True))
+def test_a_whole_tile_moves_no_element_alone(vector: str, target: Target) -> None:
+    text = ir(turned("float32", (64, 64)), tiled(vector, 8, "i1" if vector == "i0" else "i0", 8, True), target)
     assert "extractelement" not in text
     assert "insertelement" not in text
     if vector == "i0":
@@ -76,17 +78,18 @@ def test_a_run_over_two_unrolled_loops_is_one(width: int) -> None:
     steps = "split t0 i0 8\nsplit t0 i1 8 4\norder t0 i0.0 i1.0 i1.1 i1.2 i0.1\nvectorize t0 i0.1\n"
     steps += "unroll t0 i1.1\nunroll t0 i1.2"
     check(c, steps)
-    if width == 32:
-        text = ir(c, steps)
+    for target in TARGETS if width == 32 else ():
+        text = ir(c, steps, named(target))
         assert text.count("store <8 x float>") == 8
         assert "store <4 x float>" not in text
         assert "extractelement" not in text
 
 
-def test_streamed_lines_are_whole_where_they_are_aligned() -> None:
-    text = ir(turned("float32", (64, 64)), tiled("i0", 8, "i1", 16, True))
+@each_target
+def test_streamed_lines_are_whole_where_they_are_aligned(target: Target) -> None:
+    text = ir(turned("float32", (64, 64)), tiled("i0", 8, "i1", 16, True), target)
     assert text.count("store <16 x float>") == text.count("align 64, !nontemporal") == 8
-    assert "nontemporal" not in ir(turned("float32", (43, 64)), tiled("i0", 8, "i1", 16, True))
+    assert "nontemporal" not in ir(turned("float32", (43, 64)), tiled("i0", 8, "i1", 16, True), target)
 
 
 def test_both_operands() -> None:
@@ -142,7 +145,8 @@ order {leader} i0.0 i1.0 i1.1 i0.1
 unroll {leader} i1.1
 vectorize {leader} i0.1"""
     check(c, text)
-    assert f"store <{next(pieces(pixels, 'float32'))[1]} x float>" in ir(c, text)
+    for target in TARGETS:
+        assert f"store <{next(pieces(pixels, 'float32'))[1]} x float>" in ir(c, text, named(target))
 
 
 def test_lanes_of_a_tile() -> None:

@@ -227,6 +227,7 @@ def test_a_budget_of_any_size_holds_the_contests_it_owes(trials: int) -> None:
         assert trials < 25 or result.best_ns < result.default_ns
 
 
+@pytest.mark.timing
 def test_a_budget_of_seconds_keeps_time_for_contests() -> None:
     """A search that took all its time would be for nothing."""
 

@@ -63,12 +63,13 @@ def test_every_size_gives_what_the_convolution_means(tile: int, layout: str, siz
     check(c, Schedule((Winograd(reduction(c), tile, layout),)))
 
 
+@each_target
 @pytest.mark.parametrize(
     ("size", "relu", "threads"), [((6, 6), True, 1), ((7, 9), False, 2), ((16,), True, 2), ((8, 44), True, 2)]
 )
-def test_the_sketches_apply_and_are_right(size: tuple[int, ...], relu: bool, threads: int) -> None:
+def test_the_sketches_apply_and_are_right(size: tuple[int, ...], relu: bool, threads: int, target: Target) -> None:
     c = conv(channels=9, filters=20, size=size, relu=relu)
-    sketches = [s for s in space(c.workload, host(threads)).sketches if s.name.startswith("winograd")]
+    sketches = [s for s in space(c.workload, target.with_threads(threads)).sketches if s.name.startswith("winograd")]
     assert {s.name[:9] for s in sketches} == {"winograd2", "winograd4"}
     rng = np.random.default_rng(1)
     for s in sketches:

@@ -6,7 +6,12 @@ and ``sitecustomize`` of the processes they start.
 
 from __future__ import annotations
 
+import os
+import subprocess
+from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 VARIABLE = "TESTS_HOST_TARGET"
 
@@ -23,3 +28,19 @@ def pretend(name: str) -> None:
         raise SystemExit(f"--host-target {name}: this machine ({real.cpu}) lacks {', '.join(missing)}")
     found = {k: v for k, v in asdict(wanted).items() if k != "name"} | {"cores": real.cores, "threads": real.threads}
     target_host.detect = lambda: dict(found)
+
+
+def hand_on(name: str) -> None:
+    """The same for every process that this one starts, also where the environment of the child is written out."""
+
+    def with_host(environment: Mapping[str, str]) -> dict[str, str]:
+        paths = [str(Path(__file__).parent), *filter(None, [environment.get("PYTHONPATH")])]
+        return {**environment, VARIABLE: name, "PYTHONPATH": os.pathsep.join(paths)}
+
+    os.environ.update(with_host(os.environ))
+    start = subprocess.Popen.__init__
+
+    def started(self: Any, *args: Any, env: Mapping[str, str] | None = None, **options: Any) -> None:
+        start(self, *args, env=None if env is None else with_host(env), **options)
+
+    setattr(subprocess.Popen, "__init__", started)  # noqa: B010
