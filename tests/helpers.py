@@ -23,6 +23,7 @@ from tilewright.graph.dtypes import FLOATS, int_range, numpy_dtype
 from tilewright.graph.evaluate import evaluate_nodes
 from tilewright.graph.graph import Graph, Tensor
 from tilewright.graph.workload import Workload, canonical
+from tilewright.runtime import missing_features
 from tilewright.schedules.kernel import Kernel, build
 from tilewright.schedules.nest import Program
 from tilewright.schedules.steps import Schedule, parse
@@ -61,6 +62,13 @@ def runnable(threads: int = 1) -> tuple[Target, ...]:
     """What code is run for: the host and, where that has vectors of 512 bits, a processor without them too."""
     here = host(threads)
     return (here, named("x86-64-v3", threads)) if "+avx512f" in here.features else (here,)
+
+
+@cache
+def nearest(target: Target, threads: int) -> Target:
+    """A target if this machine can run its code, otherwise the host."""
+    here = host(threads)
+    return here if missing_features(target, here) else target.with_threads(threads)
 
 
 @dataclass(frozen=True)
@@ -183,17 +191,18 @@ def difference(c: Case, out: Array, amplification: float = 1.0) -> str | None:
     return f"{int(bad.sum())} of {out.size} elements differ, first at {first}: {what}"
 
 
-def check(c: Case, schedule: str | Schedule, threads: int = 1) -> Program:
-    """Run for every runnable target and compare; the loop program, for further checks."""
-    for target in runnable(threads):
-        out, program = run(c, schedule, threads, target)
+def check(c: Case, schedule: str | Schedule, threads: int = 1, target: Target | None = None) -> Program:
+    """Run and compare; the loop program, for further checks. The code is for every runnable target or, for a schedule of ``target``,
+    for that one if this machine runs it."""
+    for one in runnable(threads) if target is None else (nearest(target, threads),):
+        out, program = run(c, schedule, threads, one)
         wrong = difference(c, out, amplification(as_schedule(schedule)))
-        assert wrong is None, f"{target.cpu}: {wrong}\nschedule:\n{as_schedule(schedule)}\nprogram:\n{program}"
+        assert wrong is None, f"{one.cpu}: {wrong}\nschedule:\n{as_schedule(schedule)}\nprogram:\n{program}"
     return program
 
 
-def check_sketches(c: Case, sketches: Iterable[Sketch], threads: int) -> None:
-    """Run and compare a sample of each sketch, and what the prior likes best; all of it must apply."""
+def check_sketches(c: Case, sketches: Iterable[Sketch], threads: int, target: Target) -> None:
+    """Run and compare a sample of each sketch of a target, and what the prior likes best; all of it must apply."""
     rng = np.random.default_rng(1)
     for s in sketches:
         rows = enumerate_points(s).rows
@@ -201,4 +210,4 @@ def check_sketches(c: Case, sketches: Iterable[Sketch], threads: int) -> None:
         for k in (*best, *rng.choice(len(rows), 4, replace=False)):
             candidate = Candidate(s, tuple(int(x) for x in rows[k]))
             assert applies(candidate), f"{s.name} {s.row(rows[k])}: what the constraints let pass is refused"
-            check(c, candidate.schedule, threads)
+            check(c, candidate.schedule, threads, target)

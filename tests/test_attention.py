@@ -87,7 +87,7 @@ def right_at_some_points(c: Case, target: Target) -> None:
         for sketch in sketches:
             rows = enumerate_points(sketch).rows
             for row in (sketch.preferred, sketch.row(rows[RNG.integers(len(rows))])):
-                check(c, sketch.schedule(row), threads)
+                check(c, sketch.schedule(row), threads, target)
 
 
 def attention(form: str, heads: int, n: int, m: int, d: int, **more: Any) -> Case:

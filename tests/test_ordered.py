@@ -213,7 +213,7 @@ def test_every_sketch_applies(target: Target) -> None:
         sketches = [
             s for s in space(c.workload, target.with_threads(2)).sketches if s.name != "fallback" and s.size >= 4
         ]
-        check_sketches(c, sketches, 2)
+        check_sketches(c, sketches, 2, target)
         forms |= {s.name.split(":")[-1] for s in sketches} | {s.name.split(":")[0] for s in sketches if ":" in s.name}
     assert {"along", "across", "select", "parts2", "parts4"} <= forms
 

@@ -63,7 +63,7 @@ def test_candidates_are_right(name: str, threads: int, target: Target) -> None:
     c = CASES[name]()
     sketches = panels(c, target.with_threads(threads))
     assert sketches
-    check_sketches(c, sketches, threads)
+    check_sketches(c, sketches, threads, target)
 
 
 @each_target
@@ -115,7 +115,7 @@ def test_packing_again_costs(target: Target) -> None:
     row = np.array([[s.preferred[p.name] for p in s.params]])
     model = analyse(s, row).phases[-1].model
     assert float(np.max(model.pack_bytes)) == 5 * weights.nbytes
-    check(c, Candidate(s, tuple(int(x) for x in row[0])).schedule, 2)
+    check(c, Candidate(s, tuple(int(x) for x in row[0])).schedule, 2, target)
 
 
 @each_target

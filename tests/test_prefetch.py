@@ -249,4 +249,4 @@ def test_rows_are_fetched_by_a_pass_that_reads_them_again(make: object, stage: s
     for s in found:
         assert [x.stage for x in s.template if isinstance(x, Ahead)] == [stage]
         for distance in (0, 1):
-            check(c, s.schedule({**s.preferred, "d": distance}), threads=2)
+            check(c, s.schedule({**s.preferred, "d": distance}), 2, target)

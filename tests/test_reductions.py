@@ -103,7 +103,7 @@ def test_exponentials_below_a_maximum(special: float) -> None:
     c = case(make, {"x": rows})
     for name in TARGETS:
         for s in space(c.workload, named(name)).sketches:
-            check(c, s.schedule(dict(s.preferred)))
+            check(c, s.schedule(dict(s.preferred)), target=named(name))
     low = check(c, "at t0 t3 i0.0\nat t1 t3 i0.0\nat t2 t3 i0.0\ninplace t1")
     assert "exp_falling" in str(low)
 

@@ -147,7 +147,7 @@ def test_candidates_are_right(name: str, target: Target) -> None:
         for k in (*best, *rng.choice(len(rows), 2, replace=False)):
             candidate = Candidate(s, tuple(int(x) for x in rows[k]))
             assert applies(candidate), f"{s.name} {s.row(rows[k])}: what the constraints let pass is refused"
-            check(c, candidate.schedule, 2)
+            check(c, candidate.schedule, 2, target)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_candidates_are_right(name: str, target: Target) -> None:
 def test_few_outputs_are_reduced_in_parts_by_default(c: Case, target: Target) -> None:
     default = default_candidate(space(c.workload, target.with_threads(2)))
     assert default.sketch.name.startswith("parts")
-    check(c, default.schedule, 2)
+    check(c, default.schedule, 2, target)
 
 
 @each_target

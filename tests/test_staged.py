@@ -75,7 +75,7 @@ def test_candidates_are_right(name: str, threads: int, target: Target) -> None:
     c = CASES[name]()
     sketches = staged(c, target, threads)
     assert sketches
-    check_sketches(c, sketches, threads)
+    check_sketches(c, sketches, threads, target)
 
 
 @each_target

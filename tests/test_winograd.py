@@ -75,7 +75,7 @@ def test_the_sketches_apply_and_are_right(size: tuple[int, ...], relu: bool, thr
     for s in sketches:
         rows = enumerate_points(s).rows
         for row in [dict(s.preferred), s.row(rows[int(rng.integers(len(rows)))])]:
-            check(c, s.schedule(row), threads)
+            check(c, s.schedule(row), threads, target)
 
 
 @each_target
@@ -104,7 +104,7 @@ def test_where_tiles_divide_the_output_they_are_not_stored(
         one = next(
             one for p in points if applies(one := Candidate(s, tuple(int(x) for x in p)))
         )  # others are too large
-        program = check(c, one.schedule)
+        program = check(c, one.schedule, target=target)
         assert (f"{reduction(c)}_out" in {b.name for b in program.shared}) != joined
 
 
