@@ -7,6 +7,7 @@ MORE_MODELS := nudenet==3.4.2 ddddocr==1.6.1
 
 HOST ?=
 AS := $(if $(HOST),--host-target $(HOST))
+SIDE_BY_SIDE := -n auto --dist worksteal
 
 .PHONY: help demo check test lint bench clean
 
@@ -23,13 +24,13 @@ demo: $(STAMP)  ## Install, tune two real models, compile them from the records,
 	$(BIN)/python -m pip install --quiet --no-deps $(MODELS)
 	$(BIN)/python examples/ocr_demo.py
 
-check: $(STAMP)  ## The tests that start no processes, time nothing and load no models (under 2 minutes)
-	$(BIN)/python -m pytest -n auto -m 'not (workers or timing or models)' $(AS)
+check: $(STAMP)  ## The tests that start no processes, time nothing, load no models and are quick (under 2 minutes)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m 'not (workers or timing or models or slow)' $(AS)
 
 test: $(STAMP)  ## Install and run the tests, those that time something by themselves; HOST=zen3: as on that processor
 	$(BIN)/python -m pip install --quiet --no-deps $(MODELS) $(MORE_MODELS)
 	$(BIN)/python -m pytest -m timing $(AS)
-	$(BIN)/python -m pytest -n auto -m 'not timing' $(AS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m 'not timing' $(AS)
 
 lint: $(STAMP)  ## Formatting, types, import directions
 	$(BIN)/ruff check .

@@ -12,7 +12,8 @@ import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,11 +34,12 @@ def oracle(graph: Graph, inputs: Mapping[str, Any]) -> list[Any]:
     return list(evaluate(graph, inputs))
 
 
-def all_cases() -> list[Any]:
-    """All node tests, in the package's order."""
+@cache
+def all_cases() -> tuple[Any, ...]:
+    """All node tests, in the package's order; they take seconds to make."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the package computes overflowing examples
-        return list(collect_testcases(None))
+        return tuple(collect_testcases(None))
 
 
 def _array(value: Any) -> Any:
@@ -110,7 +112,7 @@ def run_case(case: Any, executor: Executor) -> None:
             np.testing.assert_allclose(got.astype(want.dtype), want, rtol=case.rtol, atol=case.atol)
 
 
-def failures(cases: list[Any], executor: Executor) -> dict[str, str]:
+def failures(cases: Iterable[Any], executor: Executor) -> dict[str, str]:
     """Name and first line of the error of each case that fails."""
     out = {}
     for case in cases:

@@ -107,6 +107,7 @@ SHAPES: list[tuple[str, int, int, int, int, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @each_target
 @pytest.mark.parametrize(("form", "heads", "n", "m", "d", "more"), SHAPES)
 def test_it_is_one_kernel_and_every_sketch_is_right(

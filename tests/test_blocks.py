@@ -117,6 +117,7 @@ def chained(shape: tuple[int, int]) -> Case:
     return case(make, data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [

@@ -50,6 +50,7 @@ def text(c: Case, padding: str, r: int, v: int) -> str:
     return WHOLE_ROW.format(inline=inline, out=out, x=x, y=y, v=v, r=r, k=k)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", ["predicate", "plane"])
 @pytest.mark.parametrize("kernel", [2, 3, 5])
 @pytest.mark.parametrize(("h", "w"), [(8, 32), (7, 33), (8, 62), (9, 17), (8, 6)])

@@ -35,6 +35,7 @@ def rows(name: str, dtype: str) -> tuple[Case, np.ndarray]:
     return case(lambda g: REDUCE[name](g.input("a", a.shape, dtype)), {"a": a}, exact=True), a
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", sorted(FORMS))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", sorted(REDUCE))

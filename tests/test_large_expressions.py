@@ -39,6 +39,7 @@ def test_joins_of_many_tensors(count: int) -> None:
         np.testing.assert_array_equal(y, np.concatenate(list(arrays.values())))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("operator", "want"),
     [(ops.sum_of, 500 * 499 / 2), (ops.mean_of, 499 / 2), (ops.maximum_of, 499), (ops.minimum_of, 0)],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ EXCEPTIONS: dict[str, str] = tomllib.loads(
 )["exceptions"]
 
 
-def relevant_cases() -> list[Any]:
+@cache
+def relevant_cases() -> tuple[Any, ...]:
     """All cases in scope, in the package's order."""
-    return [c for c in all_cases() if obstacle(c) is None]
+    return tuple(c for c in all_cases() if obstacle(c) is None)
 
 
+@pytest.mark.slow
 def test_node_cases(figure: Callable[[str], None]) -> None:
     """Every case in scope passes, but exactly the ones listed."""
     cases = relevant_cases()
@@ -40,6 +43,7 @@ def test_node_cases(figure: Callable[[str], None]) -> None:
     assert passed >= 1300
 
 
+@pytest.mark.slow
 def test_all_node_tests_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     """The program prints how many of all node tests pass, and reasons that add up to the others."""
     assert main() == 0

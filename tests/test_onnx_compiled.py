@@ -32,6 +32,7 @@ def compiled(graph: Graph, inputs: Mapping[str, Any]) -> list[Any]:
 SHARES = 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", range(SHARES))
 def test_node_cases(share: int, figure: Callable[[str], None]) -> None:
     """Every case in scope passes compiled, but exactly the ones that the oracle's exceptions list."""

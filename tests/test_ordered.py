@@ -194,6 +194,7 @@ def test_selections_by_vectors_of_rows_with_a_rest(steps: str) -> None:
 # ---------------------------------------------------------------- spaces, records, refusals
 
 
+@pytest.mark.slow
 @each_target
 def test_every_sketch_applies(target: Target) -> None:
     """Every form that the space offers is right, in parts and with rests too."""

@@ -133,6 +133,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @each_target
 @pytest.mark.parametrize("name", CASES)
 def test_candidates_are_right(name: str, target: Target) -> None:
@@ -168,6 +169,7 @@ def test_parts_are_for_several_threads_and_few_outputs(target: Target) -> None:
     assert not parts(reduced("sum", "float32", (4096, 64)), target), "enough rows for both threads"
 
 
+@pytest.mark.slow
 @each_target
 def test_the_rest_of_parts_is_small(target: Target) -> None:
     """What fixed steps reduce is a small share of it, whatever the extent of the axis."""

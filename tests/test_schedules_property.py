@@ -70,17 +70,20 @@ def right_pairs(first: int, wanted: int, make: Make, graph: Callable[[int], Case
     pytest.fail(f"seeds {first} to {first + MOST_TRIES}: only {seen[True]} of {MOST_TRIES} schedules applied")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_every_point_of_a_space_gives_what_the_graph_means(batch: int) -> None:
     seen = right_pairs(1000 * batch, POINTS, from_the_space)
     assert seen[False] <= POINTS, "most points that a space calls legal are refused"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_steps_composed_at_random_are_refused_or_right(batch: int) -> None:
     right_pairs(1000 * batch + 500, COMPOSED, from_steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", range(8))
 @pytest.mark.parametrize("make", [from_the_space, from_steps])
 def test_ordered_reductions_give_what_they_mean(batch: int, make: Make) -> None:

@@ -67,6 +67,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @each_target
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", CASES)

@@ -146,6 +146,7 @@ def default_text() -> str:
     return str(default_for(extract(model(), TARGET)[0].workload, TARGET).schedule)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("placement", "noise"), [(0.01, 0.0), (0.03, 0.08)])
 def test_a_lucky_sample_does_not_beat_the_default(placement: float, noise: float) -> None:
     """All others are slower by 1 to 6 %, and sittings differ by 4 % (so that some look faster): the default stays in 19 of 20
@@ -166,6 +167,7 @@ def test_the_margin_follows_the_contests_of_a_run() -> None:
     assert expected_margin(0.04, [0.2] * 9) == pytest.approx(0.04)
 
 
+@pytest.mark.slow
 def test_what_is_really_faster_wins() -> None:
     """A tenth of the candidates is 10 % faster than the default, the others are slower: one of the fast ones wins."""
     default = default_text()

@@ -63,6 +63,7 @@ def test_every_size_gives_what_the_convolution_means(tile: int, layout: str, siz
     check(c, Schedule((Winograd(reduction(c), tile, layout),)))
 
 
+@pytest.mark.slow
 @each_target
 @pytest.mark.parametrize(
     ("size", "relu", "threads"), [((6, 6), True, 1), ((7, 9), False, 2), ((16,), True, 2), ((8, 44), True, 2)]
@@ -78,6 +79,7 @@ def test_the_sketches_apply_and_are_right(size: tuple[int, ...], relu: bool, thr
             check(c, s.schedule(row), threads, target)
 
 
+@pytest.mark.slow
 @each_target
 @pytest.mark.parametrize("joined", [True, False])
 @pytest.mark.parametrize("rows", [(8,), ()])
