@@ -10,6 +10,7 @@ import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,12 @@ def pretend(name: str) -> None:
     if missing:
         raise SystemExit(f"--host-target {name}: this machine ({real.cpu}) lacks {', '.join(missing)}")
     found = {k: v for k, v in asdict(wanted).items() if k != "name"} | {"cores": real.cores, "threads": real.threads}
-    target_host.detect = lambda: dict(found)
+
+    @wraps(target_host.detect)
+    def pretended() -> dict[str, object]:
+        return dict(found)
+
+    target_host.detect = pretended
 
 
 def hand_on(name: str) -> None:
