@@ -29,8 +29,8 @@ check: $(STAMP)  ## The tests that start no processes, time nothing, load no mod
 
 test: $(STAMP)  ## Install and run the tests, those that time something by themselves; HOST=zen3: as on that processor
 	$(BIN)/python -m pip install --quiet --no-deps $(MODELS) $(MORE_MODELS)
-	$(BIN)/python -m pytest -m timing $(AS)
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m 'not timing' $(AS)
+	$(BIN)/python -m pytest -m timing $(AS); alone=$$?; \
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m 'not timing' $(AS) && exit $$alone
 
 lint: $(STAMP)  ## Formatting, types, import directions
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ does without saying so fails, also if it does it in a fixture.
 - ``workers``: starts other processes.
 - ``timing``: times something, so nothing else may run beside it.
 - ``models``: loads models of installed packages.
+- ``slow``: many examples of one thing, or large ones (nothing watches this one).
 
 :func:`told` watches a test while it runs; :func:`durations` finds, in the text of a module, the tests that measure a duration.
 """
