@@ -44,7 +44,7 @@ def hand_on(name: str) -> None:
         return {**environment, VARIABLE: name, "PYTHONPATH": os.pathsep.join(paths)}
 
     os.environ.update(with_host(os.environ))
-    start = subprocess.Popen.__init__
+    start: Any = subprocess.Popen.__init__
 
     def started(self: Any, *args: Any, env: Mapping[str, str] | None = None, **options: Any) -> None:
         start(self, *args, env=None if env is None else with_host(env), **options)
