@@ -39,10 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
     name = config.getoption("--host-target")
     if name:
         sys.path.insert(0, str(OTHER_HOST))
-        from host_target import hand_on, pretend
+        from host_target import pretend
 
         pretend(name)
-        hand_on(name)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

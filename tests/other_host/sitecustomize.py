@@ -1,7 +1,7 @@
-"""For the processes that tests start under ``--host-target``: the same host there. Python imports this module by its name."""
+"""For the processes that tests start under ``--host-target``: the same host there. Python imports this at its start, by its name."""
 
 import os
 
-from host_target import VARIABLE, pretend
+from host_target import VARIABLE, when_imported
 
-pretend(os.environ[VARIABLE])
+when_imported(os.environ[VARIABLE])
