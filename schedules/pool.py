@@ -243,7 +243,9 @@ class Pool:
         for k in range(1, threads):
             core = cores[k % len(cores)] if cores else None
             try:
-                threading.Thread(target=_begin, args=(worker, k, core), name=f"tilewright-{k}", daemon=True).start()
+                threading.Thread(
+                    target=_begin, args=(worker, self._code, k, core), name=f"tilewright-{k}", daemon=True
+                ).start()
             except (RuntimeError, MemoryError) as error:
                 raise TargetError(
                     f"threads: expected {threads} to start; got {k} ({error}): the system has no room for more (see ulimit -u and "
@@ -261,9 +263,10 @@ def _cores_from_here() -> list[int]:
     return usable[first:] + usable[:first]
 
 
-def _begin(worker: Any, k: int, core: int | None) -> None:
+def _begin(worker: Any, code: object, k: int, core: int | None) -> None:
     """A new thread begins on the core of its maker, and on a busy machine the system may leave both there for a tenth of
-    a second of running, which is longer than a candidate is timed. So it is moved once, and free to go from there."""
+    a second of running, which is longer than a candidate is timed. So it is moved once, and free to go from there. It holds the
+    ``code`` that it runs: where a later thread does not start there is no pool, but this thread runs on."""
     if core is not None:
         with contextlib.suppress(OSError):
             usable = os.sched_getaffinity(0)

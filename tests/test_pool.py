@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -10,6 +11,7 @@ import time
 import numpy as np
 import pytest
 
+from program import environment
 from tilewright.schedules import jit
 from tilewright.schedules.pool import LEAST, RUN, pool, region_cost_ns
 from tilewright.schedules.target import Target
@@ -157,3 +159,42 @@ def test_threads_of_the_pool_may_run_anywhere() -> None:
                 break
             time.sleep(0.01)
         assert os.sched_getaffinity(thread.native_id) == everywhere
+
+
+_REFUSED = """
+import gc, sys, threading
+from tilewright.schedules import jit
+from tilewright.schedules.pool import Pool
+from tilewright.schedules.target import TargetError
+
+start, started = threading.Thread.start, []
+
+def few(thread):
+    if len(started) == 3:
+        raise RuntimeError("can't start new thread")
+    started.append(thread)
+    start(thread)
+
+threading.Thread.start = few
+for _ in range(4):
+    try:
+        Pool(8)
+    except TargetError as error:
+        assert "expected 8 to start; got 4" in str(error), error
+    else:
+        sys.exit("a pool of three")
+    started.clear()
+assert sum(t.is_alive() for t in threading.enumerate()) == 13
+gc.collect()
+held = sum(isinstance(o, jit.Code) for o in gc.get_objects())
+assert held == 4, held
+"""
+
+
+@pytest.mark.workers
+def test_threads_of_a_pool_that_is_refused_run_on() -> None:
+    """Where the system has no room for all threads the call is refused, and those that did start keep the code that they run."""
+    done = subprocess.run(
+        [sys.executable, "-c", _REFUSED], env=environment(), capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
