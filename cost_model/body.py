@@ -191,7 +191,7 @@ def _moves(
         return "broadcast", other, 0.0, kept
     if v in s.reduce:
         other = other * width[v] / wide
-    if a.indirect:
+    if v in a.looked_up:
         return "gathered", other * wide * 2.0, other * wide * 2.0, 0.0
     stride = 1 if a.packed else abs(a.stride(v))
     if stride == 1:
@@ -254,7 +254,7 @@ def _tile_registers(a: Access, s: StageModel, width: Mapping[str, Any], register
 def transposed(a: Access, s: StageModel, width: Mapping[str, Any]) -> Any:
     """How many neighbours of an access that jumps from lane to lane an unrolled loop walks (stores: or several, where one goes on
     from the end of the other), or None: such a tile is moved as contiguous vectors and transposed in registers."""
-    if a.indirect or a.packed or s.vector is None or (s.guards and not a.store) or a.stride(s.vector) in (0, 1):
+    if a.looked_up or a.packed or s.vector is None or (s.guards and not a.store) or a.stride(s.vector) in (0, 1):
         return None
     if a.store and s.reducer is not None:
         return None

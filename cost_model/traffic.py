@@ -112,16 +112,16 @@ def traffic(
 
 
 def run_bytes(a: Access, loops: Sequence[LoopModel], most: int) -> Any:
-    """Bytes that are touched one after the other. Loops from the inside out lengthen a run where they go on from its end; others
-    go to further places, and of more than ``most`` none goes on where it was left."""
-    if a.packed or a.indirect or not a.dims:
+    """Bytes that are touched one after the other. Loops from the inside out lengthen a run where they go on from its end; others, and
+    those whose place is looked up, go to further places, and of more than ``most`` none goes on where it was left."""
+    if a.packed or not a.dims:
         return float(a.total * a.nbytes)
     walked = [lp for lp in loops if lp.axis in a.axes()]
     inner = sorted((lp for lp in walked if lp.kind in STATIC), key=lambda lp: (abs(a.stride(lp.axis)), -lp.level))
     run: Any = 1.0
     places: Any = 1.0
     for lp in [*inner, *(lp for lp in reversed(walked) if lp.kind not in STATIC)]:
-        step = abs(a.stride(lp.axis)) * lp.cover
+        step = a.total if lp.axis in a.looked_up else abs(a.stride(lp.axis)) * lp.cover
         longer = (step <= run) & (places <= most)
         places = np.where(step <= run, places, places * np.maximum(lp.trips, 1.0))
         run = np.where(longer, np.maximum(run, run + step * (lp.trips - 1.0)), run)

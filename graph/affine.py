@@ -57,8 +57,48 @@ def affine(e: Expr, ranges: Ranges | None = None) -> Affine | None:
     return None if constant is None else make(terms, constant)
 
 
-def _gather(e: Expr, times: int, terms: dict[str, int], ranges: Ranges | None) -> int | None:
-    """Add the terms of ``times * e`` to ``terms``; returns its constant, or None if ``e`` is not affine."""
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """An index that is affine but for some *parts*, such as the row that a gather looks up: ``form`` has a variable for each of
+    them, and ``parts`` says what it stands for."""
+
+    form: Affine
+    parts: Mapping[str, Expr]
+
+    def expr(self) -> Expr:
+        """The same value as an expression."""
+        plain = make({v: c for v, c in self.form.terms if v not in self.parts}, self.form.const).expr()
+        for name, part in self.parts.items():
+            plain = binary("add", plain, binary("mul", part, self.form.coefficient(name)))
+        return plain
+
+
+def parted(e: Expr, ranges: Ranges | None = None) -> Parted:
+    """An int64 expression as an affine form and the parts that have none; an affine expression has no parts."""
+    terms: dict[str, int] = {}
+    parts: dict[Expr, str] = {}
+    constant = _gather(e, 1, terms, ranges, parts)
+    assert constant is not None
+    names = {name: part for part, name in parts.items() if terms[name]}
+    return Parted(make(terms, constant), names)
+
+
+def _gather(
+    e: Expr, times: int, terms: dict[str, int], ranges: Ranges | None, parts: dict[Expr, str] | None = None
+) -> int | None:
+    """Add the terms of ``times * e`` to ``terms``; returns its constant, or None if ``e`` is not affine. With ``parts``, what is
+    not is a variable there."""
+    found = _terms(e, times, terms, ranges, parts)
+    if found is None and parts is not None:
+        name = parts.setdefault(e, f"part {len(parts)}")
+        terms[name] = terms.get(name, 0) + times
+        return 0
+    return found
+
+
+def _terms(
+    e: Expr, times: int, terms: dict[str, int], ranges: Ranges | None, parts: dict[Expr, str] | None
+) -> int | None:
     if isinstance(e, Const):
         return times * int(e.value)
     if isinstance(e, Var):
@@ -67,13 +107,13 @@ def _gather(e: Expr, times: int, terms: dict[str, int], ranges: Ranges | None) -
     if not isinstance(e, Op) or e.dtype != "int64":
         return None
     if e.kind == "neg":
-        return _gather(e.args[0], -times, terms, ranges)
+        return _gather(e.args[0], -times, terms, ranges, parts)
     if e.kind in ("add", "sub"):
-        first = _gather(e.args[0], times, terms, ranges)
-        second = _gather(e.args[1], times if e.kind == "add" else -times, terms, ranges)
+        first = _gather(e.args[0], times, terms, ranges, parts)
+        second = _gather(e.args[1], times if e.kind == "add" else -times, terms, ranges, parts)
         return None if first is None or second is None else first + second
     if e.kind == "mul" and isinstance(e.args[1], Const):
-        return _gather(e.args[0], times * int(e.args[1].value), terms, ranges)
+        return _gather(e.args[0], times * int(e.args[1].value), terms, ranges, parts)
     whole = _combined(e, ranges)
     if whole is None:
         return None

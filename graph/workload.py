@@ -17,7 +17,7 @@ from tilewright.graph.dtypes import SIZES, GraphError
 from tilewright.graph.expr import MATHS, Const, Expr, Load, Op, Var
 from tilewright.graph.ordered import Ordered, Scan, Select
 from tilewright.graph.stage import Axes, Node, Stage, TensorType, View
-from tilewright.graph.traverse import children, postorder, rewrite, walk
+from tilewright.graph.traverse import children, loads, postorder, rewrite, walk
 
 Json = Any
 FORMAT = 1
@@ -75,8 +75,18 @@ class Workload:
 
     @cached_property
     def min_bytes(self) -> int:
-        """Bytes that must move: every input once and the output once (an indirectly read input counts in full)."""
-        return sum(t.nbytes for _, t, _ in self.inputs) + self.types[self.output].nbytes
+        """Bytes that must move: the output once, and every input once or, of a large one of which few elements are read (a gather),
+        no more than are."""
+        views = {n.output: n.source for n in self.nodes if isinstance(n, View)}
+        asked: dict[str, int] = {}
+        for s in self.stages.values():
+            for e in loads(s.body):
+                name = e.tensor
+                while name in views:
+                    name = views[name]
+                asked[name] = asked.get(name, 0) + s.points * SIZES[e.dtype]
+        read = sum(min(t.nbytes, asked.get(name, t.nbytes)) for name, t, _ in self.inputs)
+        return read + self.types[self.output].nbytes
 
     def describe(self) -> str:
         """One line for people: the heaviest stage, its extents and how many stages are fused."""

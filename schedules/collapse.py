@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from tilewright.graph.affine import affine, make
+from tilewright.graph.affine import Parted, make, parted
 from tilewright.graph.expr import Expr, Load, Var, var
 from tilewright.graph.stage import Axes
 from tilewright.graph.traverse import loads, rewrite, variables
@@ -94,13 +94,14 @@ def _merge_body(body: Expr, a: str, b: str, extent_b: int, name: str, local: Map
                 return e
             kept = [i for i, n in zip(e.index, names, strict=True) if n != b]
             return Load(e.dtype, e.tensor, tuple(var(name) if isinstance(i, Var) and i.name == a else i for i in kept))
-        flat = affine(e.index[0])
-        if flat is None or flat.coefficient(a) != extent_b * flat.coefficient(b):
+        flat = parted(e.index[0])
+        if flat.form.coefficient(a) != extent_b * flat.form.coefficient(b):
             failed = True
             return e
-        terms = {v: c for v, c in flat.terms if v not in (a, b)}
-        terms[name] = flat.coefficient(b)
-        return Load(e.dtype, e.tensor, (make(terms, flat.const).expr(),))
+        terms = {v: c for v, c in flat.form.terms if v not in (a, b)}
+        terms[name] = flat.form.coefficient(b)
+        parts = {n: rewrite(part, rule, memo) for n, part in flat.parts.items()}
+        return Load(e.dtype, e.tensor, (Parted(make(terms, flat.form.const), parts).expr(),))
 
     new = rewrite(body, rule, memo)
     return None if failed else new

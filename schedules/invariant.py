@@ -1,5 +1,5 @@
 """What a loop computes again and again although it does not change: divisions, roots and exponentials of values that the loop
-neither indexes nor writes.
+neither indexes nor writes, and the parts of an index that are looked up (the row that a gather copies).
 
 The scale of a normalised row is such a value: it is inlined into the loop over the row. LLVM's pass that moves such values out
 of loops is not in the pipeline, and its code generator moves only what is cheap.
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tilewright.graph.affine import parted
 from tilewright.graph.dtypes import FLOATS
-from tilewright.graph.expr import MATHS, Const, Expr, Op
+from tilewright.graph.expr import MATHS, Const, Expr, Load, Op
 from tilewright.graph.traverse import loads, variables
 from tilewright.graph.traverse import walk as parts
 from tilewright.schedules.falling import FALLING
@@ -48,6 +49,11 @@ def _certain(node: Node) -> Iterator[Store]:
 
 
 def _largest(e: Expr, moving: set[str], written: set[str]) -> Iterator[Expr]:
+    if isinstance(e, Load):
+        for part in parted(e.index[0]).parts.values():
+            if not variables(part) & moving and not any(load.tensor in written for load in loads(part)):
+                yield part
+        return
     if not isinstance(e, Op) or e.kind == "select":
         return
     if variables(e) & moving or any(load.tensor in written for load in loads(e)):

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from tilewright.graph.affine import Ranges, affine
+from tilewright.graph.affine import Ranges, affine, parted
 from tilewright.graph.expr import Expr, Load, Var, const, var
 from tilewright.graph.stage import Stage, TensorType
 from tilewright.graph.traverse import loads, rewrite, show
@@ -230,7 +230,6 @@ def _flat_loads(
             kept = tuple(i for i, (_, n) in zip(index, local[e.tensor].axes, strict=True) if n > 1)
             return Load(e.dtype, e.tensor, kept)
         flat = flatten(index, types[e.tensor])
-        simple = affine(flat, ranges)
-        return Load(e.dtype, e.tensor, (simple.expr() if simple is not None else flat,))
+        return Load(e.dtype, e.tensor, (parted(flat, ranges).expr(),))
 
     return rewrite(body, rule, memo)

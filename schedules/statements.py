@@ -7,7 +7,7 @@ while they are made, so that a program that is far too large is refused before i
 
 from __future__ import annotations
 
-from tilewright.graph.affine import Affine, affine
+from tilewright.graph.affine import Affine, affine, parted
 from tilewright.graph.expr import Expr, Load, Var
 from tilewright.graph.traverse import rewrite
 from tilewright.schedules.factors import product_factors
@@ -66,8 +66,7 @@ class Statements:
                 if local is not None:
                     return read(local, self._place(local, n, state))
                 flat = rewrite(n.index[0], rule, memo)
-                simple = affine(flat, state.ranges)
-                return Load(n.dtype, n.tensor, (simple.expr() if simple is not None else flat,))
+                return Load(n.dtype, n.tensor, (parted(flat, state.ranges).expr(),))
             return None
 
         return rewrite(e, rule, memo)

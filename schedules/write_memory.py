@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from tilewright.graph.affine import Affine
 from tilewright.graph.expr import Load
+from tilewright.graph.traverse import variables
 from tilewright.schedules.emit import Value
 from tilewright.schedules.write_addresses import (
     address,
@@ -88,7 +89,8 @@ def _neighbours(scope: Scope, a: Affine) -> str | None:
     """The loop whose iterations read neighbours of a load that jumps from lane to lane, if there is one."""
     if scope.lane is None or scope.guard is not None or a.coefficient(scope.lane[0]) in (-1, 0, 1, 2):
         return None
-    return next((v for v, c in a.terms if c == 1 and scope.unrolled.get(v, 1) > 1), None)
+    moving = {v for name, _ in a.terms if name in scope.parts for v in variables(scope.parts[name])}
+    return next((v for v, c in a.terms if c == 1 and scope.unrolled.get(v, 1) > 1 and v not in moving), None)
 
 
 def _load_tile(scope: Scope, e: Load, a: Affine, unrolled: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tilewright.graph.affine import Affine, affine
+from tilewright.graph.affine import Affine, Parted, affine, parted
 from tilewright.graph.expr import Expr
 from tilewright.schedules.emit import Function, Value
 from tilewright.schedules.write_transposed import Held
@@ -58,13 +58,16 @@ class Scope:
     """Whether the lanes of vectors are in the order :func:`~tilewright.schedules.write_pairs.swapped`."""
     addresses: list[dict[Key, str]] = field(default_factory=lambda: [{}])
     conditions: list[dict[Key, Value]] = field(default_factory=lambda: [{}])
-    """Conditions of all lanes together: loads under the same one are the same loads."""
+    """Conditions of all lanes together (loads under the same one are the same loads), and parts of indices."""
     loaded: dict[Key, Value] = field(default_factory=dict)
     fetched: set[Key] = field(default_factory=set)
     """Cache lines that were asked for."""
     computed: dict[Expr, Value] = field(default_factory=dict)
     """Values that do not change in the loops around, computed before them."""
     forms: dict[Expr, Affine | None] = field(default_factory=dict)
+    parted: dict[Expr, Parted] = field(default_factory=dict)
+    parts: dict[str, Expr] = field(default_factory=dict)
+    """What the parts of the index being written stand for."""
 
     @property
     def lanes(self) -> int:
@@ -76,6 +79,12 @@ class Scope:
         if e not in self.forms:
             self.forms[e] = affine(e)
         return self.forms[e]
+
+    def in_parts(self, e: Expr) -> Parted:
+        """``e`` as an affine form and parts that have none."""
+        if e not in self.parted:
+            self.parted[e] = parted(e)
+        return self.parted[e]
 
     def split(self, a: Affine) -> tuple[list[tuple[str, int]], int, int]:
         """An affine form here: SSA names with coefficients, a constant, and the stride over lanes."""

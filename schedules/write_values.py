@@ -32,8 +32,7 @@ def value(scope: Scope, e: Expr) -> Value:
     if e in scope.computed:
         return scope.computed[e]
     if isinstance(e, Load):
-        a = scope.affine(e.index[0])
-        return memory.gather(scope, e, value(scope, e.index[0])) if a is None else memory.load(scope, e, a)
+        return _load(scope, e)
     if e.dtype == "int64":
         a = scope.affine(e)
         if a is not None:
@@ -48,6 +47,37 @@ def value(scope: Scope, e: Expr) -> Value:
         if quick is not None:
             return quick
     return operate(scope.fn, e.kind, [value(scope, x) for x in e.args], e.dtype, scope.helpers)
+
+
+def _load(scope: Scope, e: Load) -> Value:
+    a = scope.affine(e.index[0])
+    if a is not None:
+        return memory.load(scope, e, a)
+    form = placed(scope, e.index[0])
+    return memory.gather(scope, e, value(scope, e.index[0])) if form is None else memory.load(scope, e, form)
+
+
+def placed(scope: Scope, index: Expr) -> Affine | None:
+    """The affine form of an index whose other parts are the same in all lanes: they are computed here, as variables of the form.
+    None where a part differs from lane to lane."""
+    found = scope.in_parts(index)
+    if scope.lane is not None and any(scope.lane[0] in variables(part) for part in found.parts.values()):
+        return None
+    for name, part in found.parts.items():
+        v = _part(scope, part)
+        if v.lanes > 1:
+            return None
+        scope.vars[name] = v.name
+    scope.parts = dict(found.parts)
+    return found.form
+
+
+def _part(scope: Scope, part: Expr) -> Value:
+    """A part of an index, computed once for all loads that have it."""
+    if any(e.tensor in scope.written or e.tensor not in scope.parameters for e in loads(part)):
+        return value(scope, part)
+    here = tuple(scope.vars[v] for v in sorted(variables(part)))
+    return scope.once((part, here, scope.guard, scope.row), lambda: value(scope, part))
 
 
 def _index(scope: Scope, a: Affine) -> Value:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.graph.affine import affine
+from tilewright.graph.affine import affine, parted
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import Expr, Load
 from tilewright.graph.stage import TensorType
@@ -39,7 +39,8 @@ class Access:
     store: bool
     packed: bool
     constant: bool
-    indirect: bool
+    looked_up: frozenset[str] = frozenset()
+    """Axes along which the place is data, or a choice."""
     places: int = 1
     """At how many places it is read in the dimensions that no axis walks (the points of a transform)."""
 
@@ -136,7 +137,7 @@ def accesses(stage: PStage, phase: Phase, sketch: Sketch) -> list[Access]:
         for a, e in reversed(stage.axes):
             dims.append((e, ((a, 1),)))
             inner *= e
-        out["store",] = Access(stage.name, SIZES[t.dtype], t.size, tuple(reversed(dims)), True, False, False, False)
+        out["store",] = Access(stage.name, SIZES[t.dtype], t.size, tuple(reversed(dims)), True, False, False)
     return list(out.values())
 
 
@@ -151,26 +152,29 @@ def _copy(factor: Expr, extents: Mapping[str, int], constant: bool) -> Access:
     axes = sorted(variables(factor))
     dims = tuple((extents[a], ((a, 1),)) for a in axes)
     size = math.prod(extents[a] for a in axes)
-    return Access("computed factor", SIZES[factor.dtype], size, dims, False, True, constant, False)
+    return Access("computed factor", SIZES[factor.dtype], size, dims, False, True, constant)
 
 
 def access(load: Load, t: TensorType, extents: Mapping[str, int], packed: bool, constant: bool) -> Access:
     """Sort the terms of a flat index into the dimensions of the tensor, by their strides."""
-    flat = affine(load.index[0])
+    found = parted(load.index[0])
     nbytes = SIZES[load.dtype]
-    if flat is None:
-        used = tuple((a, 1) for a in sorted(variables(load.index[0])))
-        return Access(load.tensor, nbytes, t.size, ((t.size, used),) if used else (), False, packed, constant, True)
     terms: list[list[tuple[str, int]]] = [[] for _ in t.shape]
     strides = t.strides
-    for a, c in flat.terms if strides else ():
+    walked = [
+        (a, c)
+        for name, c in found.form.terms
+        for a in (sorted(variables(found.parts[name])) if name in found.parts else [name])
+    ]
+    for a, c in walked if strides else ():
         k = next(
             (k for k, s in enumerate(strides) if abs(c) >= s and abs(c) % s == 0 and t.shape[k] > 1),
             len(strides) - 1,
         )
         terms[k].append((a, max(1, abs(c) // strides[k])))
     dims = _merged([(s, tuple(x)) for s, x in zip(t.shape, terms, strict=True) if x or s > 1], extents)
-    return Access(load.tensor, nbytes, t.size, tuple(dims), False, packed, constant, False)
+    moved = frozenset(a for part in found.parts.values() for a in variables(part))
+    return Access(load.tensor, nbytes, t.size, tuple(dims), False, packed, constant, moved)
 
 
 def _place(load: Load, t: TensorType) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.graph.affine import affine
+from tilewright.graph.affine import parted
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import MATHS, Op
 from tilewright.graph.traverse import loads, walk
@@ -65,14 +65,17 @@ def may_stream(workload: Workload, target: Target, along: bool = True) -> bool:
 
 
 def _vector_axes(leader: PStage) -> list[str]:
-    """The axis the output is contiguous in, and any other that a load is contiguous in (a transpose)."""
+    """The axis the output is contiguous in, and any other that a load is contiguous in (a transpose). What is only looked up to
+    find a place is not moved, so it does not count."""
     if not leader.axes:
         return []
     out = [leader.axes[-1][0]]
-    for load in loads(leader.body):
-        a = affine(load.index[0])
-        if a is not None:
-            out += [v for v, c in a.terms if c == 1 and v in leader.extents and v not in out]
+    found = loads(leader.body)
+    looked_up = {e for load in found for e in loads(load.index[0])}
+    for load in found:
+        if load not in looked_up:
+            terms = parted(load.index[0]).form.terms
+            out += [v for v, c in terms if c == 1 and v in leader.extents and v not in out]
     return [a for a in out if leader.extents[a] > 1][:2]
 
 

@@ -187,7 +187,7 @@ def _near(stage: PStage, made: Mapping[str, PStage]) -> tuple[Access, ...]:
             used = tuple((a, c) for a, c in flat.terms if a in stage.extents) if flat is not None else ()
             dims.append((size, used or tuple((a, 1) for a in sorted(variables(index)))))
         total = math.prod(e for _, e in axes)
-        found = Access(load.tensor, SIZES[load.dtype], total, tuple(dims), False, False, False, False)
+        found = Access(load.tensor, SIZES[load.dtype], total, tuple(dims), False, False, False)
         out[found.tensor, found.dims] = found
     return tuple(out.values())
 

@@ -177,7 +177,7 @@ def test_long_runs_are_expected_to_be_faster() -> None:
 def test_unrolled_vectors_lengthen_a_run() -> None:
     """Two vectors that lie side by side are one place of memory, in whatever order their loops are written."""
     one = np.ones(1)
-    a = Access("a", 4, 1 << 20, ((1024, (("i", 1),)), (1024, (("r", 1),))), False, False, False, False)
+    a = Access("a", 4, 1 << 20, ((1024, (("i", 1),)), (1024, (("r", 1),))), False, False, False)
     loops = [
         LoopModel("i", 0, "serial", 1024 * one, one),
         LoopModel("r", 0, "serial", 64 * one, 16 * one),

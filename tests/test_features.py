@@ -269,16 +269,16 @@ def test_crowded_lines_that_are_used_whole_are_fetched_ahead() -> None:
 
 def test_long_steps_touch_few_places() -> None:
     """Two axes that walk one dimension: a few values of the one that takes long steps do not touch all that is between."""
-    a = Access("x", 4, 4096 * 16, ((4096, (("p", 1024), ("q", 1))), (16, (("j", 1),))), False, False, False, False)
+    a = Access("x", 4, 4096 * 16, ((4096, (("p", 1024), ("q", 1))), (16, (("j", 1),))), False, False, False)
     assert a.footprint({"p": 3.0, "q": 2.0, "j": 16.0}) == 3 * 2 * 16
     assert a.lines({"p": 3.0, "q": 2.0, "j": 16.0}, 64) == 6
-    window = Access("x", 4, 64, ((64, (("i", 1), ("k", 1))),), False, False, False, False)
+    window = Access("x", 4, 64, ((64, (("i", 1), ("k", 1))),), False, False, False)
     assert window.footprint({"i": 8.0, "k": 3.0}) == 10
 
 
 def footprint_of_rows(size: int) -> float:
     """What the first elements of 32 rows of so many take of the first cache."""
-    a = Access("x", 4, 32 * size, ((32, (("i", 1),)), (size, (("k", 1),))), False, False, False, False)
+    a = Access("x", 4, 32 * size, ((32, (("i", 1),)), (size, (("k", 1),))), False, False, False)
     return float(footprint(a, {"i": 32.0, "k": 1.0}, TARGET).occupied[0])
 
 
