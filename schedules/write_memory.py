@@ -121,6 +121,21 @@ def gather(scope: Scope, e: Load, index: Value) -> Value:
     return read(scope, dtype, pointers[0], 1) if lanes == 1 else collect(scope, dtype, pointers)
 
 
+def chosen(scope: Scope, condition: Value, places: list[tuple[str, Affine]], dtype: str) -> Value | None:
+    """The elements at the first of two places where a condition of all lanes holds, else those at the second; None where the two
+    are walked differently from lane to lane."""
+    (yes, constant, stride), (no, other, apart) = (address(scope, tensor, a) for tensor, a in places)
+    if stride != apart or stride not in (0, 1) or scope.used < scope.lanes:
+        return None
+    no = offset(scope, no, other - constant, dtype)
+
+    def pick() -> Value:
+        return scope.fn.op(f"select {condition.typed}, ptr {yes}, ptr {no}", "int64")
+
+    base = scope.once(("chosen", condition.name, yes, no), pick).name
+    return read(scope, dtype, offset(scope, base, constant, dtype), scope.lanes if stride else 1)
+
+
 def _load_at(scope: Scope, tensor: str, dtype: str, pointer: str, constant: int, stride: int) -> Value:
     guard, lanes = scope.guard, scope.lanes
     if stride == 2 and in_pairs(scope, dtype):

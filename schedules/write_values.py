@@ -132,6 +132,9 @@ def _select(scope: Scope, e: Op) -> Value:
     condition = value(scope, e.args[0])
     if condition.name in ("true", "false"):
         return _known(scope, e.args[0], e.args[1] if condition.name == "true" else e.args[2])
+    chosen = _chosen_load(scope, condition, e.args[1], otherwise)
+    if chosen is not None:
+        return chosen
     then = _under(scope, condition, e.args[1], safe)
     if not safe.issuperset(loads(otherwise)):
         yes = splat_literal(True, "bool", condition.lanes)
@@ -144,6 +147,24 @@ def _select(scope: Scope, e: Op) -> Value:
         condition = fn.splat(condition, lanes)
     then, other = fn.splat(then, lanes), fn.splat(other, lanes)
     return fn.op(f"select {condition.typed}, {then.typed}, {other.typed}", e.dtype, lanes)
+
+
+def _chosen_load(scope: Scope, condition: Value, then: Expr, otherwise: Expr) -> Value | None:
+    """One load of two, by a condition of all lanes together: the address is chosen, not what is there. None where it must not."""
+    if condition.lanes > 1 or scope.guard is not None or not (isinstance(then, Load) and isinstance(otherwise, Load)):
+        return None
+    if not {then.tensor, otherwise.tensor} <= scope.parameters.keys() - scope.flags.keys():
+        return None
+    inverse = scope.fn.op(f"xor {condition.typed}, true", "bool")
+    forms: list[Affine] = []
+    for side, holds in ((then, condition), (otherwise, inverse)):
+        scope.guard = holds
+        form = placed(scope, side.index[0])
+        scope.guard = None
+        if form is None:
+            return None
+        forms.append(form)
+    return memory.chosen(scope, condition, [(then.tensor, forms[0]), (otherwise.tensor, forms[1])], then.dtype)
 
 
 def _guarded_load(scope: Scope, e: Op, then: Load) -> Value:

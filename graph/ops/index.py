@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,27 +97,57 @@ _COMBINE: dict[str, Callable[[Expr, Expr], Expr]] = {
 def scatter_constant(x: Tensor, updates: Tensor, target: Any, reduction: str = "none") -> Tensor:
     """``x`` with element ``target[k]`` (a flat position) combined with element ``k`` of ``updates``. The
     positions are known now, so the result selects through tables of where each element comes from: one
-    table, or as many as the most updates of one element (without a reduction the last one wins)."""
+    table, or as many as the most updates of one element (without a reduction the last one wins). Where
+    whole rows are replaced, the tables are of rows."""
     if reduction not in _COMBINE:
         raise GraphError(f"scatter: expected a reduction of {', '.join(_COMBINE)}; got {reduction!r}")
-    layers: list[Any] = []
-    depth = np.zeros(x.type.size, np.int64)
-    for k, place in enumerate(np.asarray(target).reshape(-1)):
-        layer = 0 if reduction == "none" else depth[place]
-        depth[place] += 1
-        if layer == len(layers):
-            layers.append(np.full(x.type.size, -1, np.int64))
-        layers[layer][place] = k
-    sources = [table(x.graph, source.reshape(x.shape), "scatter_source") for source in layers]
-    flat = x.graph.view(updates, (updates.type.size,))
+    places = np.asarray(target, dtype=np.int64).reshape(-1)
+    lead = _rows_replaced(x.shape, places)
+    inner = math.prod(x.shape[lead:])
+    sources = [
+        table(x.graph, source.reshape(x.shape[:lead]), "scatter_source")
+        for source in _layers(places[::inner] // inner, x.type.size // inner, reduction == "none")
+    ]
+    rows = x.graph.view(updates, (len(places) // inner, *x.shape[lead:]))
 
     def cell(*i: Expr) -> Expr:
         value: Expr = x.at(i)
         for s in sources:
-            value = select(s.at(i).ge(0), _COMBINE[reduction](value, flat[s.at(i)]), value)
+            source = s.at(i[:lead])
+            new = rows.at([maximum(source, 0), *i[lead:]])
+            value = select(source.ge(0), _COMBINE[reduction](value, new), value)
         return value
 
     return x.graph.compute(x.shape, cell, name="scatter")
+
+
+def _rows_replaced(shape: Sequence[int], places: Any) -> int:
+    """How many leading dimensions of ``shape`` say which rows the flat ``places`` are: all, if they are single elements."""
+    for lead in range(1, len(shape)):
+        inner = math.prod(shape[lead:])
+        if len(places) % inner == 0:
+            rows = places.reshape(-1, inner)
+            if not (rows[:, 0] % inner).any() and np.array_equal(rows, rows[:, :1] + np.arange(inner)):
+                return lead
+    return len(shape)
+
+
+def _layers(places: Any, size: int, last_wins: bool) -> list[Any]:
+    """Tables that say for each of ``size`` rows which update it takes (-1: none): one, or as many as one row takes."""
+    if last_wins:
+        source = np.full(size, -1, np.int64)
+        last = {place: k for k, place in enumerate(places.tolist())}
+        source[list(last)] = list(last.values())
+        return [source]
+    layers: list[Any] = []
+    depth = np.zeros(size, np.int64)
+    for k, place in enumerate(places.tolist()):
+        layer = int(depth[place])
+        depth[place] += 1
+        if layer == len(layers):
+            layers.append(np.full(size, -1, np.int64))
+        layers[layer][place] = k
+    return layers
 
 
 def one_hot(indices: Tensor, depth: int, off: Tensor, on: Tensor, axis: int = -1) -> Tensor:
