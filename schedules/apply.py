@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.workload import Workload
+from tilewright.schedules.cuts import pieces
 from tilewright.schedules.guarded import guarded
 from tilewright.schedules.nest import Alloc, Buffer, Node, Parameter, Program, Seq, instructions, seq, walk
 from tilewright.schedules.opening import open_loop, resolve
@@ -109,6 +110,7 @@ class _Builder:
         self.packing = Packing(self.placement, self.statements, constants)
         self.whole = self.placement.packed_before()
         self.prefetching = Prefetching(self.placement, self.statements)
+        self.pieces = pieces(phase, self.placement.leader)
 
     def build(self) -> Node:
         """The loops of the phase; what it packs before them is left in ``packing``."""
@@ -170,6 +172,9 @@ class _Builder:
         loops = self.placement.leader
         if position == len(loops.items):
             return self._leaf(state)
+        cut = self.pieces.get(loops.items[position].axis, ())
+        if cut and loops.items[position].axis not in state.within:
+            return seq([self._loop(position, state.piece(loops.items[position].axis, *piece)) for piece in cut])
         fetches = self.prefetching.blocks_at(position, state)
         return open_loop(
             loops.items[position], loops, state, lambda s: seq([*fetches(s), self._point(position + 1, s)])

@@ -8,7 +8,7 @@ constants fold while the loops are opened and nothing has to be simplified after
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tilewright.graph.affine import Affine, make
 from tilewright.schedules.loops import Item
@@ -82,6 +82,8 @@ class State:
     packed: Mapping[tuple[str, int], Packed]
     short: frozenset[str]
     """Axes with a loop in its short last iteration."""
+    within: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Axes that were cut, and the first and the last value of the piece."""
 
     def step(self, item: Item, value: Affine, width: Width) -> State:
         """The state inside iteration ``value`` of a loop."""
@@ -107,6 +109,15 @@ class State:
     def resolved(self, axis: str, width: int) -> State:
         """The state where the width of ``axis`` is known."""
         return replace(self, width={**self.width, axis: width})
+
+    def piece(self, axis: str, first: int, end: int) -> State:
+        """The state in which ``axis``, no loop of which is open yet, goes from ``first`` to before ``end``."""
+        return replace(
+            self,
+            base={**self.base, axis: Affine((), first)},
+            width={**self.width, axis: end - first},
+            within={**self.within, axis: (first, end - 1)},
+        )
 
     def with_local(self, name: str, local: Local) -> State:
         """The state where tensor ``name`` lives in ``local``."""

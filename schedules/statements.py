@@ -7,8 +7,8 @@ while they are made, so that a program that is far too large is refused before i
 
 from __future__ import annotations
 
-from tilewright.graph.affine import Affine, affine, parted
-from tilewright.graph.expr import Expr, Load, Var
+from tilewright.graph.affine import Affine, affine, decide, parted
+from tilewright.graph.expr import Expr, Load, Op, Var
 from tilewright.graph.traverse import rewrite
 from tilewright.schedules.factors import product_factors
 from tilewright.schedules.nest import Store
@@ -59,6 +59,9 @@ class Statements:
             if n in packs:
                 packed = packs[n]
                 return Load(n.dtype, packed.buffer.name, (packed.index(state).expr(),))
+            if isinstance(n, Op) and n.kind == "select" and state.within:
+                holds = decide(n.args[0], state.within)
+                return None if holds is None else rewrite(n.args[1] if holds else n.args[2], rule, memo)
             if isinstance(n, Var):
                 return state.base[n.name].expr()
             if isinstance(n, Load):

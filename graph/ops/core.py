@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.graph.dtypes import GraphError
-from tilewright.graph.expr import Const, Expr, Load, const, index
+from tilewright.graph.expr import Const, Expr, Load, const, index, select
 from tilewright.graph.graph import Array, Graph, Tensor
 
 #: What an element-wise operator accepts: a tensor, or a number that takes the tensor's data type.
@@ -118,8 +118,8 @@ def table(graph: Graph, values: object, name: str = "table") -> Tensor:
 
 
 def affine_or_table(graph: Graph, values: Array, name: str = "table") -> Callable[[Expr], Expr]:
-    """The map ``i -> values[i]`` as an index expression: affine or a quotient where the numbers are, else
-    a table."""
+    """The map ``i -> values[i]`` as an index expression: affine or a quotient where the numbers are, a choice of a few affine ones
+    where they are in long runs (the reflected border of an image), else a table."""
     v: Any = values.astype(np.int64)
     i = np.arange(len(v))
     start, step = int(v[0]), int(v[1] - v[0]) if len(v) > 1 else 0
@@ -128,5 +128,30 @@ def affine_or_table(graph: Graph, values: Array, name: str = "table") -> Callabl
     run = int(np.argmax(v != v[0]))
     if run > 1 and np.array_equal(v, start + i // run):
         return lambda e: e // run + start
+    runs = _runs(v)
+    if len(runs) <= MOST_RUNS and len(v) >= LONG * len(runs):
+        return lambda e: _chosen(e, runs)
     t = table(graph, v, name)
     return lambda e: Load("int64", t.name, (e,))
+
+
+MOST_RUNS, LONG = 3, 4
+"""Runs of which a table becomes a choice, and how long they must be in the mean."""
+
+
+def _runs(v: Any) -> list[tuple[int, int, int]]:
+    """The arithmetic progressions that ``v`` consists of, each as where it begins, its step, and the value it would have at 0."""
+    out: list[tuple[int, int, int]] = []
+    first = 0
+    while first < len(v) and len(out) <= MOST_RUNS:
+        step = int(v[first + 1] - v[first]) if first + 1 < len(v) else 0
+        off: Any = np.flatnonzero(v[first:] != v[first] + step * np.arange(len(v) - first))
+        out.append((first, step, int(v[first]) - step * first))
+        first += int(off[0]) if len(off) else len(v)
+    return out
+
+
+def _chosen(e: Expr, runs: Sequence[tuple[int, int, int]]) -> Expr:
+    (_, step, start), *rest = runs
+    here = e * step + start
+    return select(e.lt(rest[0][0]), here, _chosen(e, rest)) if rest else here

@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
 
+import numpy as np
+
 from tilewright.graph.dtypes import GraphError
 from tilewright.graph.expr import Expr, all_of, const, index, select
 from tilewright.graph.graph import Tensor
 from tilewright.graph.ops.core import (
     Operand,
+    affine_or_table,
     axis_number,
     axis_numbers,
     broadcast_shape,
     read,
     replace_at,
-    table,
 )
 
 
@@ -184,13 +186,13 @@ def pad(
     mode: str = "constant",
 ) -> Tensor:
     """Grow (or crop, where negative) each dimension. ``mode`` is constant, edge, reflect or wrap. The
-    constant mode is a select on the bounds that can be left; the others map the index through a small
-    table."""
+    constant mode is a select on the bounds that can be left; the others choose the index, in long runs where
+    they can."""
     shape = [b + d + a for b, d, a in zip(before, x.shape, after, strict=True)]
     if not any(before) and not any(after):
         return x
     if mode != "constant":
-        return _pad_by_table(x, before, shape, mode)
+        return _pad_by_places(x, before, shape, mode)
 
     def cell(*i: Expr) -> Expr:
         inside: list[Expr] = []
@@ -203,7 +205,7 @@ def pad(
     return x.graph.compute(shape, cell, name="pad")
 
 
-def _pad_by_table(x: Tensor, before: Sequence[int], shape: Sequence[int], mode: str) -> Tensor:
+def _pad_by_places(x: Tensor, before: Sequence[int], shape: Sequence[int], mode: str) -> Tensor:
     maps = {}
     for k, (b, d, n) in enumerate(zip(before, x.shape, shape, strict=True)):
         if n == d and b == 0:
@@ -218,9 +220,9 @@ def _pad_by_table(x: Tensor, before: Sequence[int], shape: Sequence[int], mode: 
             positions = [min(p % period, period - p % period) if d > 1 else 0 for p in positions]
         else:
             raise GraphError(f"pad: expected a mode of constant, edge, reflect or wrap; got {mode!r}")
-        maps[k] = table(x.graph, positions, "pad_index")
+        maps[k] = affine_or_table(x.graph, np.array(positions), "pad_index")
     return x.graph.compute(
-        shape, lambda *i: x.at([maps[k][e] if k in maps else e for k, e in enumerate(i)]), name="pad"
+        shape, lambda *i: x.at([maps[k](e) if k in maps else e for k, e in enumerate(i)]), name="pad"
     )
 
 
