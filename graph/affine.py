@@ -67,10 +67,11 @@ class Parted:
 
     def expr(self) -> Expr:
         """The same value as an expression."""
-        plain = make({v: c for v, c in self.form.terms if v not in self.parts}, self.form.const).expr()
+        out: Expr = const(0, "int64")
         for name, part in self.parts.items():
-            plain = binary("add", plain, binary("mul", part, self.form.coefficient(name)))
-        return plain
+            out = binary("add", out, binary("mul", part, self.form.coefficient(name)))
+        plain = make({v: c for v, c in self.form.terms if v not in self.parts}, self.form.const)
+        return binary("add", out, plain.expr())
 
 
 def parted(e: Expr, ranges: Ranges | None = None) -> Parted:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.graph.affine import Affine, affine
+from tilewright.graph.affine import Affine, affine, parted
 from tilewright.graph.dtypes import SIZES
 from tilewright.graph.expr import MATHS, Expr, Load, Op
 from tilewright.graph.traverse import show, variables
@@ -295,8 +295,9 @@ class _StoreSize:
         return -(-self.lanes * SIZES[dtype] // PIECE_BYTES)
 
     def _moved(self, e: Expr, dtype: str) -> int:
-        a = affine(e)
-        stride = a.coefficient(self.name) if a is not None else (2 if self.name in variables(e) else 0)
+        a = parted(e)
+        looked_up = any(self.name in variables(part) for part in a.parts.values())
+        stride = 2 if looked_up else a.form.coefficient(self.name)
         return 1 if not stride else self._pieces(dtype) if abs(stride) == 1 else 2 * self.lanes
 
     def _value(self, e: Expr) -> int:

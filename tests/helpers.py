@@ -207,7 +207,7 @@ def check_sketches(c: Case, sketches: Iterable[Sketch], threads: int, target: Ta
     for s in sketches:
         rows = enumerate_points(s).rows
         best = np.argsort(prior_ns(s, rows), kind="stable")[:2]
-        for k in (*best, *rng.choice(len(rows), 4, replace=False)):
+        for k in (*best, *rng.choice(len(rows), min(4, len(rows)), replace=False)):
             candidate = Candidate(s, tuple(int(x) for x in rows[k]))
             assert applies(candidate), f"{s.name} {s.row(rows[k])}: what the constraints let pass is refused"
             check(c, candidate.schedule, threads, target)
