@@ -23,7 +23,7 @@ BLOCK = 64
 """Elements along each side of a block that is transposed at a time: a few cache lines both ways, which hardware fetches together."""
 
 WHOLE_ROW, ROW_VECTORS = 8, 4
-"""Vectors of the longest row of padding that is copied as one, and of a part of a longer one."""
+"""Vectors of the longest row, of padding or one that is looked up, that is copied as one, and of a part of a longer row of padding."""
 
 
 FETCHED = 2048
@@ -79,6 +79,11 @@ def _vector_axes(leader: PStage) -> list[str]:
     return [a for a in out if leader.extents[a] > 1][:2]
 
 
+def _finds_rows(leader: PStage) -> bool:
+    """Whether a place is looked up: what is done once for each row is not little beside a loop over a short row."""
+    return any(parted(load.index[0]).parts for load in loads(leader.body))
+
+
 def _sketch(
     workload: Workload,
     target: Target,
@@ -92,6 +97,8 @@ def _sketch(
     extent = leader.extents[axis]
     last = leader.axes[-1][0]
     widths = tuple(w for w in (lanes, 2 * lanes, 4 * lanes) if w <= extent) or (extent,)
+    whole = axis == last and widths[-1] < extent <= WHOLE_ROW * lanes and _finds_rows(leader)
+    widths = (*widths, extent) if whole else widths
     count = -(-extent // widths[0])
     outer = [f"{a}.0" for a, _ in leader.axes]
     params: list[Param] = []
@@ -111,7 +118,7 @@ def _sketch(
         template = [Open(leader.name, axis, ("v*vb", "v"))]
         order = [*outer, f"{axis}.1", f"{axis}.2"]
         static = [f"{axis}.2"]
-        preferred = {"v": widths[min(1, len(widths) - 1)], "vb": near(blocks, 64)}
+        preferred = {"v": extent if whole else widths[min(1, len(widths) - 1)], "vb": near(blocks, 64)}
     params = [Param("v", widths, "width of the vector loop"), Param("vb", blocks, "vectors in a piece"), *params]
     template = [*base, *extra, *template]
     template.append(Order(leader.name, tuple(order)))

@@ -96,6 +96,9 @@ def test_arithmetic_and_bytes() -> None:
     assert w["transpose_4096"].flops == 0
     assert w["rowsum_4096"].nbytes == 4 * (4096**2 + 4096)
     assert w["rowsum_4096"].written_bytes == 4 * 4096
+    gather = suite("selection")["gather_50000x128_4096"]
+    assert gather.read_bytes == 8 * 4096 + 4 * 4096 * 128  # the rows that are read, not all there are
+    assert suite("selection")["gather_1000x64_5000"].read_bytes == 8 * 5000 + 4 * 1000 * 64
     assert w["transpose_4096"].is_single
     assert not w["gemm_bias_gelu"].is_single
     assert 3.6e9 < 224**2 / 96**2 * suite("kernelbench")["l3_09_resnet18"].flops < 3.8e9

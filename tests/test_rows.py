@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright
-from helpers import Case, case, check, check_sketches, host, values
+from helpers import Case, case, check, check_sketches, each_target, host, values
 from tilewright.frames import IndexOutsideError
 from tilewright.graph import ops
 from tilewright.graph.affine import affine, parted
@@ -21,6 +21,7 @@ from tilewright.schedules.invariant import invariants
 from tilewright.schedules.kernel import build
 from tilewright.schedules.nest import Loop, Store
 from tilewright.schedules.steps import Schedule, parse
+from tilewright.schedules.target import Target
 from tilewright.search_space.space import space
 from tilewright.tasks import default_for
 
@@ -285,3 +286,13 @@ def test_a_row_outside_is_still_an_error(threads: int) -> None:
         model(x, ids)
     ids[123] = 49
     assert np.array_equal(model(x, ids)[0], x[ids])
+
+
+@each_target
+def test_a_short_row_is_one_vector(target: Target) -> None:
+    """Where it takes up to eight registers; a longer one is a loop."""
+    row = 8 * target.lanes("float32")
+    for width, whole in ((row, True), (row + 1, False)):
+        first = str(default_for(looked_up(width=width).workload, target).schedule).splitlines()[0]
+        assert first.startswith("split t0 i1 ")
+        assert (int(first.split()[-1]) == width) == whole

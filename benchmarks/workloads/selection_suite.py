@@ -24,7 +24,8 @@ def add_selection(b: Builder) -> None:
     for rows, width, count in ((1000, 64, 5000), (30_000, 768, 512), (50_000, 128, 4096)):
         rows, width, count = b.cut(rows), b.cut(width), b.cut(count)
         name = f"gather_{rows}x{width}_{count}"
-        b.add(name, [Input("x", (rows, width)), Input("rows", (count,), below=rows)], lambda o, x, i: o.gather(x, i))
+        table = Input("x", (rows, width), read=count * width)
+        b.add(name, [table, Input("rows", (count,), below=rows)], lambda o, x, i: o.gather(x, i))
     for rows, width, count in ((1000, 64, 200), (4096, 256, 512), (10_000, 128, 4000)):
         _scatter(b, b.cut(rows), b.cut(width), b.cut(count))
     for channels, size, width in ((3, 224, 3), (64, 56, 1), (32, 256, 2)):

@@ -32,6 +32,8 @@ class Input:
     scale: float = 1.0
     below: int = 0
     """If not 0, int64 numbers from 0 up to this instead."""
+    read: int | None = None
+    """How many of the elements are read, if not all."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,9 @@ class Workload:
 
     @property
     def read_bytes(self) -> int:
-        """Inputs once, constants too."""
-        return sum((8 if i.below else 4) * math.prod(i.shape) for i in self.inputs)
+        """Inputs once, constants too; of one of which few elements are read, no more than are."""
+        sizes = ((8 if i.below else 4, math.prod(i.shape), i.read) for i in self.inputs)
+        return sum(nbytes * (size if read is None else min(size, read)) for nbytes, size, read in sizes)
 
     @property
     def written_bytes(self) -> int:
