@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.graph.dtypes import GraphError
-from tilewright.graph.expr import Expr, binary, const, index, select, unary
+from tilewright.graph.expr import Expr, all_of, binary, const, select, unary
 from tilewright.graph.graph import Tensor
 from tilewright.graph.ops.conv import auto_pads, pad_spatial, per_dimension
 from tilewright.graph.ops.core import elementwise, reduction
@@ -85,19 +85,35 @@ def max_pool(x: Tensor, window: Window) -> Tensor:
 
 
 def max_pool_indices(x: Tensor, window: Window, y: Tensor, column_major: bool = False) -> Tensor:
-    """For each window the position of its maximum ``y`` in the flattened input (the first, if several)."""
+    """For each window the position of its maximum ``y`` in the flattened input: the first in row-major order if several are
+    equal, the first NaN if there is one. With ``column_major`` the position is counted down the columns of each plane. The
+    border is no candidate; a window of nothing but border gives the last element of its plane."""
     p = _place(x, window)
     size = x.shape[2:]
+    plane = prod(size)
     xp = pad_spatial(x, p.begin + p.fill, identity("max", x.dtype).value)
-    weights = [prod(size[:k]) if column_major else prod(size[k + 1 :]) for k in range(len(size))]
 
     def body(i: tuple[Expr, ...], r: tuple[Expr, ...], place: list[Expr]) -> Expr:
-        flat = (i[0] * x.shape[1] + i[1]) * prod(size)
-        for e, b, weight in zip(place, p.begin, weights, strict=True):
-            flat = flat + (e - b) * weight
-        return select(is_extreme(xp.at([*i[:2], *place]), y.at(i)), flat, index(x.type.size))
+        start = (i[0] * x.shape[1] + i[1]) * plane
+        flat = start
+        hit = [is_extreme(xp.at([*i[:2], *place]), y.at(i))]
+        for k, e in enumerate(place):
+            flat = flat + (e - p.begin[k]) * prod(size[k + 1 :])
+            hit += [e.ge(p.begin[k])] if p.begin[k] else []
+            hit += [e.lt(p.begin[k] + size[k])] if p.fill[k] else []
+        return select(all_of(hit), flat, start + (plane - 1))
 
-    return _windows(x, p, "min", body, "max_pool_indices")
+    first = _windows(x, p, "min", body, "max_pool_indices")
+    return elementwise("column_major", lambda e: _by_columns(e, size), first) if column_major else first
+
+
+def _by_columns(flat: Expr, size: Sequence[int]) -> Expr:
+    """A row-major position in planes of ``size``, counted with the first dimension of the plane running fastest."""
+    plane = prod(size)
+    out = flat // plane * plane
+    for k, n in enumerate(size):
+        out = out + flat // prod(size[k + 1 :]) % n * prod(size[:k])
+    return out
 
 
 def _counts(x: Tensor, p: _Placed, include_pad: bool) -> list[Any]:
