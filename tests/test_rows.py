@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright
-from helpers import Case, case, check, check_sketches, each_target, host, values
+from helpers import Case, case, check, check_sketches, each_target, host, named, values
 from tilewright.frames import IndexOutsideError
 from tilewright.graph import ops
 from tilewright.graph.affine import affine, parted
@@ -105,13 +105,13 @@ def data_of(make: Callable[[Graph], Tensor]) -> dict[str, Any]:
 def test_every_schedule_of_rows_that_are_looked_up(make: Callable[[Graph], Tensor]) -> None:
     c = case(make, data_of(make))
     for threads in (1, 2):
-        check_sketches(c, space(c.workload, host(threads)).sketches, threads)
+        check_sketches(c, space(c.workload, host(threads)).sketches, threads, host(threads))
 
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_every_schedule_of_gather(axis: int) -> None:
     c = looked_up(axis=axis)
-    check_sketches(c, space(c.workload, host(2)).sketches, 2)
+    check_sketches(c, space(c.workload, host(2)).sketches, 2, host(2))
 
 
 def test_an_index_in_parts() -> None:
@@ -141,13 +141,13 @@ def test_a_row_is_found_once_before_its_loop() -> None:
 
 
 def text_of(c: Case, schedule: Schedule) -> str:
-    return "\n".join(build(c.workload, schedule, host(1)).lowered.functions)
+    return "\n".join(build(c.workload, schedule, named("zen3")).lowered.functions)
 
 
 def test_a_row_is_moved_as_vectors() -> None:
     """By default: no element by itself, and a place for each row."""
     c = looked_up(width=128)
-    schedule = default_for(c.workload, host(1)).schedule
+    schedule = default_for(c.workload, named("zen3")).schedule
     text = text_of(c, schedule)
     assert "insertelement" not in text
     assert text.count("load i64") == 1
@@ -176,7 +176,7 @@ def test_scatter_of_rows_with_rows_given_twice(reduction: str) -> None:
             "none": row, "add": old + row, "mul": old * row, "max": np.maximum(old, row), "min": np.minimum(old, row)
         }[reduction]  # fmt: skip
     assert np.allclose(c.expected, expected, atol=1e-12)
-    check_sketches(c, space(c.workload, host(2)).sketches, 2)
+    check_sketches(c, space(c.workload, host(2)).sketches, 2, host(2))
 
 
 def test_tables_of_scatter_are_of_rows() -> None:
@@ -195,7 +195,7 @@ def test_scatter_of_elements_is_right_too() -> None:
         )
 
     c = case(make, {"x": values(RNG, (6, 11)), "u": values(RNG, (9,))})
-    check_sketches(c, space(c.workload, host(1)).sketches, 1)
+    check_sketches(c, space(c.workload, host(1)).sketches, 1, host(1))
 
 
 def test_one_load_reads_either_of_two_places() -> None:
@@ -213,7 +213,7 @@ def test_two_places_that_are_walked_differently() -> None:
         return g.compute((9, 16), lambda i, j: select(k[i].gt(3), x[i, j], y[i, j * 2]))
 
     c = case(make, {"x": values(RNG, (9, 16)), "y": values(RNG, (9, 40)), "k": np.arange(9)})
-    check_sketches(c, space(c.workload, host(1)).sketches, 1)
+    check_sketches(c, space(c.workload, host(1)).sketches, 1, host(1))
 
 
 def padded(shape: tuple[int, ...], around: list[tuple[int, int]], mode: str) -> Case:
@@ -242,7 +242,7 @@ def padded(shape: tuple[int, ...], around: list[tuple[int, int]], mode: str) -> 
 def test_every_schedule_of_pads(shape: tuple[int, ...], around: list[tuple[int, int]], mode: str) -> None:
     c = padded(shape, around, mode)
     for threads in (1, 2):
-        check_sketches(c, space(c.workload, host(threads)).sketches, threads)
+        check_sketches(c, space(c.workload, host(threads)).sketches, threads, host(threads))
 
 
 def test_reflected_rows(golden: Golden) -> None:
